@@ -121,6 +121,18 @@ def prefect_server(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture(scope="session")
+def transformers() -> Any:
+    """The package, an extra; who asks for it is skipped where it is not installed."""
+    return pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="session")
+def peft() -> Any:
+    """As above. To load it takes seconds, which no other test has to wait for."""
+    return pytest.importorskip("peft")
+
+
+@pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     """The session's one S3 server in this process."""
     # Seconds to import: other tests need not wait for it.

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +18,7 @@ from tests.helpers.exported_runs import Exported, export_tagged
 from tests.helpers.pretrained import write_tiny_bert
 from training.export.standalone.holdfast_model import load_model
 
-transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("transformers")
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def tagged(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 
 
 def test_predict_the_exported_folder_and_transformers_have_the_same_labels_and_probabilities(
-    tagged: Exported, tmp_path: Path
+    tagged: Exported, tmp_path: Path, transformers: Any
 ) -> None:
     done = call_here(["predict", tagged.folder, tagged.data, tmp_path / "found.parquet"])
     assert done.returncode == 0, done.stderr

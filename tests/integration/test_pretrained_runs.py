@@ -20,6 +20,7 @@ from tasks.models.pretrained import pin_model
 from tasks.models.pretrained_weights import bring_pretrained_weights
 from tasks.run_paths import open_run_paths
 from tasks.verification.scrubbing import scrub_store
+from tests.helpers import pretrained_modules
 from tests.helpers.commands import call_here
 from tests.helpers.elastic_kills import kill_at_a_random_moment
 from tests.helpers.elastic_runs import Runs, require_the_same
@@ -29,11 +30,9 @@ from tests.helpers.pretrained import write_tiny_bert
 from tests.helpers.training import read_log, train_forked
 from training.export.standalone.holdfast_inputs import read_inputs
 from training.export.standalone.holdfast_model import load_model
-from training.models.pretrained.exported import write_onnx
 from training.spec import SegmentSpec, StartPoint
 
-transformers = pytest.importorskip("transformers")
-
+pytestmark = pytest.mark.usefixtures("transformers")
 
 # Of a BERT with two layers.
 HEAD_ALONE: dict[str, Any] = {"frozen_layers": 2}
@@ -96,7 +95,7 @@ def plain(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Exported:
 
 
 def test_the_export_is_loaded_by_transformers_alone_and_has_the_answers_of_predict(
-    plain: Exported, tmp_path: Path
+    plain: Exported, tmp_path: Path, transformers: Any
 ) -> None:
     done = call_here(["predict", plain.folder, plain.data, tmp_path / "found.parquet"])
     assert done.returncode == 0, done.stderr
@@ -126,7 +125,7 @@ def test_a_scrub_reads_the_first_weights_too(plain: Exported) -> None:
 
 
 def test_a_head_alone_is_saved_without_the_encoder_and_evaluated_and_exported_with_it(
-    folder: Path, tmp_path: Path
+    folder: Path, tmp_path: Path, transformers: Any
 ) -> None:
     exported = export_pretrained(tmp_path, metadata=False, name=str(folder), pooling="cls", **HEAD_ALONE)
     state = Manifest(exported.store, exported.run).load_head().state
@@ -144,14 +143,15 @@ def test_a_head_alone_is_saved_without_the_encoder_and_evaluated_and_exported_wi
     assert done.returncode == 0, done.stderr
 
 
-def test_adapters_are_merged_into_an_export_or_stay_apart_as_peft_loads_them(folder: Path, tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft")
+def test_adapters_are_merged_into_an_export_or_stay_apart_as_peft_loads_them(
+    folder: Path, tmp_path: Path, transformers: Any, peft: Any
+) -> None:
     exported = export_pretrained(tmp_path, metadata=False, name=str(folder), pooling="cls", **LORA)
     model = load_model(exported.folder)
     encoded = model.inputs.encode({"text": ["pay the card bill again", "book a flight to oslo"]})
     merged = transformers.AutoModelForSequenceClassification.from_pretrained(exported.folder)
     assert set(merged.state_dict()) == set(load_file(exported.folder / "model.safetensors"))
-    write_onnx(exported.folder, exported.dataset.target)
+    pretrained_modules.exported.write_onnx(exported.folder, exported.dataset.target)
     require_same_answers_of_onnx(exported, exported.folder)
     out = tmp_path / "adapter"
     done = call_here(["export", exported.address, out, "--checkpoint", "newest", "--adapter"])

@@ -1,7 +1,7 @@
 """LoRA: what is trained, the same first values whoever builds the model, and one answer merged and apart."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from storage.checkpoints.tensor_files import weights_sha256
 from storage.datasets import DatasetManifest, Target
 from storage.errors import ConfigurationError
+from tests.helpers import pretrained_modules as modules
 from tests.helpers.microbatches import microbatch_with
 from tests.helpers.pretrained import write_tiny_bert
 from tests.unit.training.test_pretrained import KINDS, no_metadata, pinned, random_tokens
@@ -23,30 +24,25 @@ from training.models.whole_weights import write_whole
 from training.optim.checkpoint_budget import least_checkpoint_bytes
 from training.optim.optimization import Optimization
 
-transformers = pytest.importorskip("transformers")
-peft = pytest.importorskip("peft")
-# Not at the top: they need transformers and peft.
-from training.export.standalone.holdfast_pretrained import PretrainedNetwork  # noqa: E402
-from training.models.pretrained.adapter import write_adapter  # noqa: E402
-from training.models.pretrained.lora import adapt, known_targets  # noqa: E402
-from training.models.pretrained.network import probed  # noqa: E402
-from training.models.pretrained.weights import write_first_weights  # noqa: E402
+if TYPE_CHECKING:
+    from training.export.standalone.holdfast_pretrained import PretrainedNetwork
 
+pytestmark = pytest.mark.usefixtures("transformers", "peft")
 CPU = torch.device("cpu")
 TARGET = Target(column="topic", kind="multiclass", classes=["a", "b"], class_counts=[1, 1])
 
 
 def with_lora(pooling: str = "mean", kind: str = "bert", **lora: Any) -> PretrainedConfig:
-    settings = {"rank": 2, "target_modules": known_targets(kind), **lora}
+    settings = {"rank": 2, "target_modules": modules.lora.known_targets(kind), **lora}
     changes = {"pooling": pooling, "lora": LoraConfig(**settings), "name": "/model"}
     return pinned(model_type=kind, **KINDS[kind]).model_copy(update=changes)
 
 
-def trained_network(config: PretrainedConfig) -> PretrainedNetwork:
+def trained_network(config: PretrainedConfig) -> "PretrainedNetwork":
     """With adapters that change the answers, as after some steps."""
     torch.manual_seed(5)
-    network = PretrainedNetwork(probed(config))
-    adapt(network, config)
+    network = modules.holdfast_pretrained.PretrainedNetwork(modules.network.probed(config))
+    modules.lora.adapt(network, config)
     with torch.no_grad():
         for parameter in network.parameters():
             if parameter.requires_grad:
@@ -54,7 +50,7 @@ def trained_network(config: PretrainedConfig) -> PretrainedNetwork:
     return network.eval()
 
 
-def written(network: PretrainedNetwork, folder: Path) -> Path:
+def written(network: "PretrainedNetwork", folder: Path) -> Path:
     path = folder / "trained.safetensors"
     save_file({name: tensor.clone() for name, tensor in network.state_dict().items()}, path)
     return path
@@ -105,7 +101,7 @@ def test_a_checkpoint_has_the_trained_part_alone_and_its_hash_is_over_all_weight
     folder = write_tiny_bert(tmp_path / "model")
     config = with_lora()
     source = source_of(config)
-    first = write_first_weights(folder, config, 64, tmp_path)
+    first = modules.weights.write_first_weights(folder, config, 64, tmp_path)
     model = source.build(dataset, 3)
     (frozen,) = first.frozen
     assert first.files == [frozen] and set(load_file(frozen)) == frozen_names(model)
@@ -126,24 +122,26 @@ def test_merged_weights_are_those_of_a_plain_model_with_the_same_answers(kind: s
     network = trained_network(config)
     (tmp_path / "out").mkdir()
     (name,) = write_whole([written(network, tmp_path)], tmp_path / "out", source_of(config))
-    merged, plain = load_file(tmp_path / "out" / name), PretrainedNetwork(probed(config)).eval()
-    plain.load_state_dict(merged)
+    plain = modules.holdfast_pretrained.PretrainedNetwork(modules.network.probed(config)).eval()
+    plain.load_state_dict(load_file(tmp_path / "out" / name))
     arguments = random_tokens(3, 16), torch.tensor([16, 7, 2]), *no_metadata(3)
     torch.testing.assert_close(plain(*arguments), network(*arguments), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_peft_loads_the_adapter_over_the_model_that_it_was_trained_on(pooling: str, tmp_path: Path) -> None:
+def test_peft_loads_the_adapter_over_the_model_that_it_was_trained_on(
+    pooling: str, tmp_path: Path, transformers: Any, peft: Any
+) -> None:
     folder = write_tiny_bert(tmp_path / "model")
     config = with_lora(pooling, target_modules="all-linear").model_copy(update={"name": str(folder)})
     (tmp_path / "first").mkdir()
-    first = write_first_weights(folder, config, 64, tmp_path / "first")
+    first = modules.weights.write_first_weights(folder, config, 64, tmp_path / "first")
     network = trained_network(config)
     frozen = {name: tensor for path in first.frozen for name, tensor in load_file(path).items()}
     network.load_state_dict(frozen, strict=False)
     out = tmp_path / "adapter"
     out.mkdir()
-    found = write_adapter([written(network, tmp_path)], out, config, TARGET)
+    found = modules.adapter.write_adapter([written(network, tmp_path)], out, config, TARGET)
     tokens = random_tokens(2, 9)
     with torch.no_grad():
         ours = network(tokens, torch.full((2,), 9), *no_metadata(2))

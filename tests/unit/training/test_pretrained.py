@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from storage.datasets import DatasetManifest
 from storage.errors import ConfigurationError
+from tests.helpers import pretrained_modules as modules
 from tests.helpers.microbatches import microbatch_with
 from tests.helpers.pretrained import CONFIG, write_tiny_bert
 from training.batches.seeds import seed_everything
@@ -22,15 +23,10 @@ from training.models.pretrained.layers import freeze, layers_of
 from training.models.source import source_of
 from training.optim.optimization import Optimization
 
-transformers = pytest.importorskip("transformers")
-# Not at the top: it needs transformers.
-from training.export.standalone.holdfast_pretrained import (  # noqa: E402
-    PretrainedArchitecture,
-    PretrainedNetwork,
-    token_types,
-)
-from training.models.pretrained.weights import write_first_weights  # noqa: E402
+if TYPE_CHECKING:
+    from training.export.standalone.holdfast_pretrained import PretrainedNetwork
 
+pytestmark = pytest.mark.usefixtures("transformers")
 SIZES: dict[str, Any] = {name: value for name, value in CONFIG.items() if name != "architectures"} | {"vocab_size": 87}
 # Kinds of models, each with what it calls its sizes, and positions, types and attention of its own.
 KINDS: dict[str, dict[str, Any]] = {
@@ -51,10 +47,12 @@ def pinned(**changes: Any) -> PretrainedConfig:
     return PretrainedConfig(kind="pretrained", name="/model", pinned=pin)
 
 
-def network_of(pooling: str = "mean", **changes: Any) -> PretrainedNetwork:
+def network_of(pooling: str = "mean", **changes: Any) -> "PretrainedNetwork":
     content = SIZES | changes
     torch.manual_seed(3)
-    return PretrainedNetwork(PretrainedArchitecture(content, pooling, 0.1, 4, content["pad_token_id"], None, 0, (), 3))
+    sizes = content, pooling, 0.1, 4, content["pad_token_id"], None, 0, (), 3
+    architecture = modules.holdfast_pretrained.PretrainedArchitecture(*sizes)
+    return modules.holdfast_pretrained.PretrainedNetwork(architecture)
 
 
 def random_tokens(num_texts: int, length: int) -> torch.Tensor:
@@ -68,11 +66,11 @@ def no_metadata(num_texts: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_the_weights_are_those_that_transformers_reads_under_the_names_of_our_network(
-    pooling: str, tmp_path: Path
+    pooling: str, tmp_path: Path, transformers: Any
 ) -> None:
     folder = write_tiny_bert(tmp_path / "model")
     config = pinned().model_copy(update={"pooling": pooling})
-    first = write_first_weights(folder, config, 64, tmp_path)
+    first = modules.weights.write_first_weights(folder, config, 64, tmp_path)
     (path,) = first.files
     found = load_file(path)
     network = network_of(pooling)
@@ -90,7 +88,7 @@ def test_the_weights_are_those_that_transformers_reads_under_the_names_of_our_ne
 def test_weights_that_are_not_trained_stand_in_files_of_their_own(dataset: DatasetManifest, tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "model")
     config = pinned().model_copy(update={"frozen_layers": 1})
-    first = write_first_weights(folder, config, 64, tmp_path)
+    first = modules.weights.write_first_weights(folder, config, 64, tmp_path)
     trained, frozen = (load_file(path) for path in first.files)
     model = source_of(config).build(dataset, 3)
     assert [path.name for path in first.frozen] == ["frozen.safetensors"]
@@ -106,16 +104,16 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     weights["embeddings.LayerNorm.bias"][0] = float("nan")
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ConfigurationError, match=r"not finite, in embeddings\.LayerNorm\.bias"):
-        write_first_weights(folder, pinned(), 64, tmp_path)
+        modules.weights.write_first_weights(folder, pinned(), 64, tmp_path)
 
 
 def test_weights_that_are_not_those_of_the_configuration_are_refused(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "model")
     for changes, message in (({"num_hidden_layers": 3}, "tensors are not there"), ({"model_type": "new"}, "'new'")):
         with pytest.raises(ConfigurationError, match=message):
-            write_first_weights(folder, pinned(**changes), 64, tmp_path)
+            modules.weights.write_first_weights(folder, pinned(**changes), 64, tmp_path)
     with pytest.raises(ConfigurationError, match="has 64 positions, and texts may have 65 tokens"):
-        write_first_weights(folder, pinned(), 65, tmp_path)
+        modules.weights.write_first_weights(folder, pinned(), 65, tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -169,7 +167,7 @@ def test_metadata_are_joined_and_recomputed_layers_change_no_bit(dataset: Datase
 
 def test_a_second_text_begins_behind_the_first_separator() -> None:
     tokens = torch.tensor([[2, 7, 3, 8, 3, 0], [2, 3, 3, 0, 0, 0]])
-    found = token_types(tokens, tokens != 0, separator_index=3)
+    found = modules.holdfast_pretrained.token_types(tokens, tokens != 0, separator_index=3)
     assert found.tolist() == [[0, 0, 0, 1, 1, 0], [0, 0, 1, 0, 0, 0]]
 
 

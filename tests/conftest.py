@@ -133,6 +133,17 @@ def peft() -> Any:
 
 
 @pytest.fixture(scope="session")
+def installed(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The wheel and an environment with it, an `Installed`: one of all workers of xdist's."""
+    # Here: it needs the product's own modules.
+    from tests.helpers.wheels import installed_once
+
+    folder = tmp_path_factory.getbasetemp()
+    is_worker = hasattr(pytestconfig, "workerinput")  # its folder is within that of the process that started it
+    return installed_once(folder.parent if is_worker else folder, tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     """The session's one S3 server in this process."""
     # Seconds to import: other tests need not wait for it.

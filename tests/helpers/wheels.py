@@ -1,5 +1,7 @@
 """Holdfast as a user has it: a wheel, installed into an environment in which no path leads to the project's folder."""
 
+import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -7,6 +9,7 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from tasks.cluster.kubernetes.jobset import jobset_to_try
 from tasks.configuration.cluster import ClusterConfig
@@ -15,6 +18,26 @@ from training.configuration import TrainConfig
 
 NAMES = ("flows", "tasks", "training", "storage")
 PACKAGES = ("holdfast", *NAMES)
+
+
+class Installed(NamedTuple):
+    """The wheel, and the folder of the programs of an environment with it."""
+
+    wheel: Path
+    programs: Path
+
+
+def installed_once(shared: Path, own: Path) -> Installed:
+    """Built and installed in the folder `own` by the first of all processes with one `shared` folder, for all."""
+    note = shared / "installed-wheel.json"
+    with note.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not note.exists():
+            for folder in (own / "wheel", own / "environment"):
+                folder.mkdir()
+            wheel = build_wheel(own / "wheel")
+            note.write_text(json.dumps([str(wheel), str(install_wheel(wheel, own / "environment"))]))
+        return Installed(*map(Path, json.loads(note.read_text())))
 
 
 def build_wheel(folder: Path) -> Path:

@@ -20,7 +20,7 @@ from tasks.corpora.generate import generate_corpus
 from tests.helpers.commands import ROOT, call_here, processes_mentioning
 from tests.helpers.kept_runs import make_kept_run
 from tests.helpers.operators import CONFIGURATION, ENDED, ENDLESS, Operator, deployed, kill_all, working
-from tests.helpers.wheels import build_wheel, install_wheel, without_python_path, write_own_packages
+from tests.helpers.wheels import Installed, without_python_path, write_own_packages
 
 DRILL_STEPS = 3000  # enough for a kill in the middle of it on a quick machine
 DRILL_SEED = 20
@@ -39,10 +39,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def prefect(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def prefect(installed: Installed) -> list[str]:
     """The command `prefect` where the wheel is installed. With `-m` the current folder is the first to be searched."""
-    programs = install_wheel(build_wheel(tmp_path_factory.mktemp("wheel")), tmp_path_factory.mktemp("environment"))
-    return [str(programs / "python"), "-m", "prefect", "--no-prompt"]
+    return [str(installed.programs / "python"), "-m", "prefect", "--no-prompt"]
 
 
 @pytest.fixture(scope="module")

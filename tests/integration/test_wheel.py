@@ -14,8 +14,7 @@ import pytest
 from tests.helpers.commands import ROOT
 from tests.helpers.wheels import (
     PACKAGES,
-    build_wheel,
-    install_wheel,
+    Installed,
     require_what_pods_need,
     without_python_path,
     write_own_packages,
@@ -25,13 +24,8 @@ MODULES = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROO
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
-
-
-@pytest.fixture(scope="module")
-def contents(wheel: Path) -> dict[str, bytes]:
-    with zipfile.ZipFile(wheel) as archive:
+def contents(installed: Installed) -> dict[str, bytes]:
+    with zipfile.ZipFile(installed.wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
@@ -85,8 +79,8 @@ def test_what_pods_run_is_in_the_wheel(installation: Path, tmp_path: Path) -> No
 
 
 @pytest.fixture(scope="module")
-def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install_wheel(wheel, tmp_path_factory.mktemp("environment"))
+def installation(installed: Installed) -> Path:
+    return installed.programs
 
 
 @pytest.fixture

@@ -5,9 +5,12 @@ Invariant: it has what the drill's own page has, in less.
 
 from typing import Any
 
+from storage.lazy_imports import lazy_imports
 from tasks.console.markdown import escape_markdown, markdown_table
-from tasks.drills.page import findings_table
 from tasks.drills.words import Finding
+
+with lazy_imports():
+    import tasks.drills.page as drill_page  # and Matplotlib, which no other deployment loads for this
 
 
 def summarise_drill(result: dict[str, Any]) -> str:
@@ -17,7 +20,7 @@ def summarise_drill(result: dict[str, Any]) -> str:
     parts = [
         f"# {verdict['badge']}",
         *map(escape_markdown, [verdict["headline"], *verdict["remarks"]]),
-        markdown_table(findings_table(findings)),
+        markdown_table(drill_page.findings_table(findings)),
         f"Page: `{result['page']}`",
         f"The same drill again: `{result['command']}`",
     ]

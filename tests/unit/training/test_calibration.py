@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
 
 from training.metrics.calibration import MOST_ROWS, calibrate, most_rows
 from training.metrics.reliability import NUM_BINS, calibration_error, claims, fill_bins
@@ -56,6 +55,9 @@ def test_a_model_that_is_never_wrong_and_one_that_knows_less_than_nothing_have_a
 
 
 def test_the_calibration_error_is_that_of_torchmetrics() -> None:
+    # Not at the top: it takes seconds to load, in each worker, while tests are collected.
+    from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
+
     logits, labels = drawn(3_000, 3, 2.5)
     error = calibration_error(fill_bins(*claims(logits, labels, 1.0, THREE)))
     expected = multiclass_calibration_error(torch.softmax(logits, dim=1), labels, 3, n_bins=NUM_BINS)

@@ -54,6 +54,35 @@ def shortened(text: object, length: int) -> str:
     return clean if len(clean) <= length else clean[: length - 1].rstrip() + "…"
 
 
+def told_apart(names: Iterable[object], length: int) -> list[str]:
+    """`names` of at most `length` characters each, none equal to another: of those that are cut alike the end is shown.
+
+    Where that is the same too, as of names that differ in the middle or in control characters alone, each has its
+    number among all of them.
+    """
+    names = list(names)
+    cut = [shortened(name, length) for name in names]
+    cut = [
+        _both_ends(name, length) if again else one for name, one, again in zip(names, cut, _repeated(cut), strict=True)
+    ]
+    repeated = _repeated(cut)
+    numbers = [f" #{index:,}" if again else "" for index, again in enumerate(repeated, 1)]
+    return [shortened(one, length - len(number)) + number for one, number in zip(cut, numbers, strict=True)]
+
+
+def _repeated(names: Sequence[str]) -> list[bool]:
+    counts = Counter(names)
+    return [counts[name] > 1 for name in names]
+
+
+def _both_ends(name: object, length: int) -> str:
+    clean = plain(name)
+    if len(clean) <= length:
+        return clean
+    tail = length // 2
+    return f"{clean[: length - tail - 1].rstrip()}…{clean[-tail:].lstrip()}"
+
+
 def count_of(number: int, noun: str) -> str:
     """'1 step', '1,200 steps'."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -27,7 +28,7 @@ from tasks.reporting.timeline import (
 )
 from tasks.text import count_of, interruptions_of, outcome_counts
 
-HEIGHT_INCHES = 5.4
+HEIGHT_INCHES = 5.7
 # Bars narrower than this share of the picture have no room for a number of ranks.
 MIN_SHARE_LABELLED = 0.02
 
@@ -50,7 +51,7 @@ def draw_drill(
         for axes in (loss, apart):
             mark_interruptions(axes, segments)
         apart.set_xlim(0, last_step)
-        _add_legend(loss, segments, validated=all(len(check) for check in checks))
+        _add_legend(figure, segments, validated=all(len(check) for check in checks))
 
     words = _in_words(_differences(*curves), _differences(*checks), segments)
     return Chart(draw_svg(WIDTH_INCHES, HEIGHT_INCHES, draw), words)
@@ -112,8 +113,8 @@ def _draw_differences(axes: Axes, training: Array, validation: Array) -> None:
     add_grid(axes, "both")
 
 
-def _add_legend(axes: Axes, segments: Sequence[SegmentRecord], *, validated: bool) -> None:
-    entries = {
+def _add_legend(figure: Figure, segments: Sequence[SegmentRecord], *, validated: bool) -> None:
+    entries: dict[str, Artist] = {
         "straight": Line2D([], [], color=SKY, linewidth=5, alpha=0.75),
         "interrupted": Line2D([], [], color=INK, linewidth=1),
     }
@@ -123,7 +124,7 @@ def _add_legend(axes: Axes, segments: Sequence[SegmentRecord], *, validated: boo
         entries["validation, interrupted"] = Line2D([], [], color=INK, markersize=5, **style)
     interruptions = interruptions_of(segments)
     entries[outcome_counts(interruptions)] = Line2D([], [], color=VERMILION, linewidth=1.5)
-    add_step_legend(axes, entries, segments, num_columns=2)
+    add_step_legend(figure, entries, segments)
 
 
 def _in_words(training: Array, validation: Array, segments: Sequence[SegmentRecord]) -> str:

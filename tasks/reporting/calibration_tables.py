@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.console.tables import Cell, Kind, Table
 from tasks.reporting.tables import MAX_NAME_CHARACTERS
-from tasks.text import NOTHING, count_of, plain, score, shortened
+from tasks.text import NOTHING, count_of, plain, score, told_apart
 
 # Of the thresholds that are kept every so many are listed; the chart has all.
 LISTED_EVERY = 10
@@ -47,8 +47,9 @@ def _table_of_classes(entries: Sequence[Mapping[str, Any]]) -> Table:
         ("Positive", "number"), ("F1 on test", "bar"),
     ]  # fmt: skip
     rows = []
-    for entry in entries:
-        name, best = Cell(shortened(entry["class"], MAX_NAME_CHARACTERS)), entry["best"]
+    names = told_apart((entry["class"] for entry in entries), MAX_NAME_CHARACTERS)
+    for shown, entry in zip(names, entries, strict=True):
+        name, best = Cell(shown), entry["best"]
         if best is None:
             rows.append([name, *(Cell(NOTHING) for _ in columns[1:])])
             continue

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
@@ -34,12 +35,17 @@ from tasks.reporting.canvas import (
     add_grid,
     draw_svg,
 )
+from tasks.reporting.confusion import Confusion, read_confusion
 from tasks.reporting.goodput import PART_NAMES, TimeSpent
-from tasks.text import count_of, duration, metric_name, score, share, shortened
+from tasks.reporting.tables import MAX_CLASSES_WITH_CELLS
+from tasks.text import count_of, duration, metric_name, score, share, told_apart
 
 MAX_BARS = 24
 MAX_CLASSES_WITH_SHARES = 12
 MAX_CLASSES_WITH_ALL_COUNTS = 26
+MAX_NAMES_OF_MANY = 40
+MAX_POINTS_A_SIDE = 1000
+MAX_FREQUENT_CLASSES, MAX_RARE_CLASSES = 40, 10
 PHASE_COLOURS = {"train": BLUE, "validate": SKY, "save": ORANGE, "restore": PURPLE, "start": GREY}
 UNRECORDED = "not recorded"
 PHASE_ORDER = ("start", "restore", "train", "validate", "save")
@@ -59,20 +65,22 @@ class Bar:
 
 def draw_confusion(evaluation: Mapping[str, Any]) -> Chart | None:
     """Rows are the true classes, shaded by the share of the row; None without a matrix."""
-    counts = np.array(evaluation["confusion"], dtype=float)
-    if not counts.size:
+    confusion = read_confusion(evaluation)
+    if confusion is None:
         return None
-    names = [shortened(name, 24) for name in evaluation["classes"]]
-    num_classes = len(names)
-    rows = counts.sum(axis=1, keepdims=True)
-    shares = np.divide(counts, rows, out=np.zeros_like(counts), where=rows > 0)
+    num_classes = confusion.num_classes
+    words = (
+        f"Confusion matrix of {num_classes:,} classes: {share(confusion.num_right / confusion.num_samples)} of "
+        f"{confusion.num_samples:,} samples are on the diagonal."
+    )
+    names = told_apart(evaluation["classes"], 24)
+    if num_classes > MAX_CLASSES_WITH_CELLS:
+        shown = {index: names[index] for index in range(0, num_classes, math.ceil(num_classes / MAX_NAMES_OF_MANY))}
+        svg = draw_svg(10.4, 10.4, lambda figure: _draw_shares(figure, confusion, shown))
+        return Chart(svg, f"{words} Each point is the largest share among its classes. The worst pairs are in a table.")
     side = 3.4 if num_classes == 2 else min(9.6, max(4.4, 0.62 * num_classes))
     margin = 0.5 + 0.075 * max(len(name) for name in names)
-    svg = draw_svg(side + margin, side + 0.75 * margin, lambda figure: _draw_cells(figure, counts, shares, names))
-    right = float(np.trace(counts) / max(counts.sum(), 1))
-    words = (
-        f"Confusion matrix of {num_classes} classes: {share(right)} of {counts.sum():,.0f} samples are on the diagonal."
-    )
+    svg = draw_svg(side + margin, side + 0.75 * margin, lambda figure: _draw_cells(figure, confusion, names))
     return Chart(svg, f"{words} The scores per class are in a table below.")
 
 
@@ -145,15 +153,22 @@ def draw_time(time: TimeSpent) -> Chart:
 
 
 def draw_classes(classes: Sequence[str], counts: Sequence[int], num_rows: int) -> Chart | None:
-    """Samples per class of the training split, which has `num_rows`, the most frequent first."""
+    """Samples per class of the training split, which has `num_rows`, the most frequent first.
+
+    Of many classes the most frequent and the rarest, and between them a line that counts the others.
+    """
     if not any(counts):
         return None
-    rows = sorted(zip(counts, classes, strict=True), key=lambda row: -row[0])
-
-    labelled = [(count, shortened(name, 28), f"{count:,}  ({share(count / num_rows)})") for count, name in rows]
-    draw = partial(_draw_labelled_bars, rows=labelled, colours=[BLUE] * len(rows))
-    names = ", ".join(f"{shortened(name, 28)} {count:,}" for count, name in rows[:40])
-    return Chart(draw_svg(5.6, 0.3 + 0.27 * len(rows), draw), f"Training samples per class: {names}.")
+    rows = sorted(zip(counts, told_apart(classes, 28), strict=True), key=lambda row: -row[0])
+    labelled = [(count, name, f"{count:,}  ({share(count / num_rows)})") for count, name in rows]
+    num_between = len(rows) - MAX_FREQUENT_CLASSES - MAX_RARE_CLASSES
+    if num_between > 1:
+        most, least = rows[MAX_FREQUENT_CLASSES][0], rows[-MAX_RARE_CLASSES - 1][0]
+        between = (0, f"{num_between:,} more", f"between {most:,} and {least:,} each")
+        labelled = [*labelled[:MAX_FREQUENT_CLASSES], between, *labelled[-MAX_RARE_CLASSES:]]
+    draw = partial(_draw_labelled_bars, rows=labelled, colours=[BLUE] * len(labelled))
+    names = ", ".join(f"{name} {label}" for _, name, label in labelled)
+    return Chart(draw_svg(5.6, 0.3 + 0.27 * len(labelled), draw), f"Training samples per class: {names}.")
 
 
 def _draw_labelled_bars(figure: Figure, rows: Sequence[tuple[float, str, str]], colours: Sequence[str]) -> None:
@@ -179,9 +194,12 @@ def _sum_phases(records: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return totals
 
 
-def _draw_cells(figure: Figure, counts: Any, shares: Any, names: Sequence[str]) -> None:
+def _draw_cells(figure: Figure, confusion: Confusion, names: Sequence[str]) -> None:
     axes = figure.subplots()
-    num_classes = len(names)
+    num_classes = confusion.num_classes
+    counts, shares = np.zeros((num_classes, num_classes), dtype=int), np.zeros((num_classes, num_classes))
+    counts[confusion.true, confusion.predicted] = confusion.samples
+    shares[confusion.true, confusion.predicted] = confusion.shares
     boxes = [Rectangle((column - 0.48, row - 0.48), 0.96, 0.96) for row, column in np.ndindex(counts.shape)]
     axes.add_collection(PatchCollection(boxes, facecolors=_HEAT(shares.ravel()), linewidths=0))
     for row, column in np.ndindex(counts.shape):
@@ -191,10 +209,24 @@ def _draw_cells(figure: Figure, counts: Any, shares: Any, names: Sequence[str]) 
         ink = PAPER if fraction > 0.5 else INK
         if text:
             axes.text(column, row, text, ha="center", va="center", size=size, color=ink)
-    size = max(7.5, min(10.0, 200 / num_classes))
+    _name_classes(axes, num_classes, dict(enumerate(names)), max(7.5, min(10.0, 200 / num_classes)))
+
+
+def _draw_shares(figure: Figure, confusion: Confusion, names: Mapping[int, str]) -> None:
+    """An image: a rectangle for each cell would take minutes and gigabytes from 1,000 classes on."""
+    axes = figure.subplots()
+    num_classes = confusion.num_classes
+    low, high = -0.5, num_classes - 0.5
+    shares = confusion.largest_shares(min(num_classes, MAX_POINTS_A_SIDE))
+    axes.imshow(shares, cmap=_HEAT, vmin=0, vmax=1, interpolation="nearest", extent=(low, high, high, low))
+    _name_classes(axes, num_classes, names, 7.5)
+
+
+def _name_classes(axes: Axes, num_classes: int, names: Mapping[int, str], size: float) -> None:
+    """The axes of a confusion matrix, with the names of those classes that have room."""
     slant: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if num_classes > 2 else {}
-    axes.set_xticks(range(num_classes), names, size=size, color=INK, **slant)
-    axes.set_yticks(range(num_classes), names, size=size, color=INK)
+    axes.set_xticks(list(names), list(names.values()), size=size, color=INK, **slant)
+    axes.set_yticks(list(names), list(names.values()), size=size, color=INK)
     axes.set(xlim=(-0.5, num_classes - 0.5), ylim=(num_classes - 0.5, -0.5), aspect="equal")
     axes.set_xlabel("predicted")
     axes.set_ylabel("true")

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -83,13 +84,12 @@ def draw_training(history: Mapping[str, Any], segments: Sequence[SegmentRecord])
         strip, loss, rate = figure.subplots(3, 1, sharex=True, height_ratios=heights)
         _draw_labelled_strip(strip, segments, labels, num_lanes)
         _draw_loss(loss, points, validation)
-        _shade_segments(loss, segments, last_step)
         mark_interruptions(loss, segments)
         _draw_learning_rate(rate, points)
         loss.set_xlim(0, last_step)
-        _add_legend(loss, segments, validated=bool(validation), counted=not labels)
+        _add_legend(figure, segments, validated=bool(validation), counted=not labels)
 
-    height = 5.1 + 0.24 * num_lanes
+    height = 5.4 + 0.24 * num_lanes
     return Chart(draw_svg(WIDTH_INCHES, height, draw), _training_in_words(points, validation, segments))
 
 
@@ -174,13 +174,6 @@ def _draw_labelled_strip(
     axes.set_ylim(-0.6, 1.8 + 1.7 * num_lanes)
 
 
-def _shade_segments(axes: Axes, segments: Sequence[SegmentRecord], last_step: float) -> None:
-    """Every other one."""
-    ends = [*(segment.first_step for segment in segments[1:]), last_step]
-    for segment, end in list(zip(segments, ends, strict=False))[1::2]:
-        axes.axvspan(segment.first_step, end, color="#eef2f6", linewidth=0, zorder=0)
-
-
 def _draw_loss(axes: Axes, points: Array, validation: Sequence[tuple[int, float]]) -> None:
     steps, losses = points[:, 0], points[:, 1]
     smoothed = smooth(losses)
@@ -216,8 +209,8 @@ def _draw_learning_rate(axes: Axes, points: Array) -> None:
     add_grid(axes, "x")
 
 
-def _add_legend(axes: Axes, segments: Sequence[SegmentRecord], *, validated: bool, counted: bool) -> None:
-    entries: dict[str, Line2D] = {
+def _add_legend(figure: Figure, segments: Sequence[SegmentRecord], *, validated: bool, counted: bool) -> None:
+    entries: dict[str, Artist] = {
         "training": Line2D([], [], color=BLUE, alpha=0.35, linewidth=1),
         "training, smoothed": Line2D([], [], color=BLUE, linewidth=2),
     }
@@ -227,7 +220,7 @@ def _add_legend(axes: Axes, segments: Sequence[SegmentRecord], *, validated: boo
         for outcome, number in Counter(segment.outcome for segment in interruptions_of(segments)).items():
             line = Line2D([], [], color=OUTCOME_COLOURS[outcome], linewidth=2)
             entries[f"{outcome_noun(outcome)} ({number:,})"] = line
-    add_step_legend(axes, entries, segments)
+    add_step_legend(figure, entries, segments)
 
 
 def _training_in_words(

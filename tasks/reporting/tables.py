@@ -11,9 +11,23 @@ from storage.runs.rollbacks.positions import standing
 from storage.runs.run_records import QuarantineRecord
 from storage.runs.run_state import CheckpointRecord, RollbackRecord, SegmentRecord
 from tasks.console.tables import Cell, Kind, Table
-from tasks.text import NOTHING, at_least, duration, moment, outcome_words, plain, share, shortened, size
+from tasks.reporting.confusion import read_confusion
+from tasks.text import (
+    NOTHING,
+    at_least,
+    duration,
+    moment,
+    outcome_words,
+    plain,
+    share,
+    shortened,
+    size,
+    told_apart,
+)
 
-MAX_CONFUSIONS = 8
+MAX_CLASSES = 200
+MAX_CLASSES_WITH_CELLS = 80  # of more classes the confusion matrix is an image
+MAX_CONFUSIONS, MAX_CONFUSIONS_OF_MANY = 8, 30
 MAX_CAUSE_CHARACTERS = 600
 MAX_NAME_CHARACTERS = 60
 VERDICTS = {"damaged": "damaged", "unreadable": "cannot be read, passed over"}
@@ -104,22 +118,39 @@ def quarantined_table(records: Sequence[QuarantineRecord]) -> Table:
 
 
 def classes_table(evaluation: Mapping[str, Any] | None) -> Table:
-    """Scores per class on the test split; the area under the ROC curve where each class has its own."""
+    """Scores per class on the test split; the area under the ROC curve where each class has its own.
+
+    Of more than `MAX_CLASSES` classes those with the lowest F1, the lowest first.
+    """
     entries = evaluation["per_class"] if evaluation else []
     scores = {"precision": "Precision", "recall": "Recall", "f1": "F1"}
     if any("auc" in entry for entry in entries):
         scores["auc"] = "ROC AUC"
     columns: list[tuple[str, Kind]] = [("Class", "text"), *((title, "bar") for title in scores.values())]
     columns.append(("Support", "number"))
+    names = told_apart((entry["class"] for entry in entries), MAX_NAME_CHARACTERS)
     rows = [
-        [
-            Cell(shortened(entry["class"], MAX_NAME_CHARACTERS)),
-            *(_score(entry[name]) for name in scores),
-            Cell(f"{entry['support']:,}"),
-        ]
-        for entry in entries
+        [Cell(names[index]), *(_score(entries[index][name]) for name in scores), Cell(f"{entries[index]['support']:,}")]
+        for index in _shown_classes(entries)
     ]
     return Table(columns, rows)
+
+
+def _shown_classes(entries: Sequence[Mapping[str, Any]]) -> Sequence[int]:
+    """Indices of the classes that a table has room for; one without a sample has no F1 and is last."""
+    if len(entries) <= MAX_CLASSES:
+        return range(len(entries))
+    scores = [2.0 if entry["f1"] is None else entry["f1"] for entry in entries]
+    return sorted(range(len(entries)), key=lambda index: scores[index])[:MAX_CLASSES]
+
+
+def describe_classes(evaluation: Mapping[str, Any] | None) -> str:
+    """Which classes `classes_table` has, where that is not all, and what macro-F1 is the mean of."""
+    num_classes = len(evaluation["per_class"]) if evaluation else 0
+    if num_classes <= MAX_CLASSES:
+        return describe_macro_f1(evaluation)
+    shown = f"The {MAX_CLASSES:,} of {num_classes:,} classes with the lowest F1; `holdfast evaluate --json` has all."
+    return f"{shown} {describe_macro_f1(evaluation)}"
 
 
 def describe_macro_f1(evaluation: Mapping[str, Any] | None) -> str:
@@ -135,21 +166,20 @@ def describe_macro_f1(evaluation: Mapping[str, Any] | None) -> str:
 
 
 def confusions_table(evaluation: Mapping[str, Any] | None) -> Table:
-    """The most frequent errors."""
+    """The most frequent errors; more of them where the picture of the matrix cannot show them one by one."""
     columns: list[tuple[str, Kind]] = [("True → predicted", "text"), ("Samples", "number"), ("Of class", "bar")]
-    if evaluation is None or not evaluation["confusion"]:
+    confusion = read_confusion(evaluation)
+    if evaluation is None or confusion is None:
         return Table(columns, [])
-    names, matrix = [shortened(name, MAX_NAME_CHARACTERS) for name in evaluation["classes"]], evaluation["confusion"]
-    errors = [
-        (count, true, predicted)
-        for true, row in enumerate(matrix)
-        for predicted, count in enumerate(row)
-        if count and true != predicted
-    ]
-    errors.sort(key=lambda error: (-error[0], error[1:]))
+    names, shares = told_apart(evaluation["classes"], MAX_NAME_CHARACTERS), confusion.shares
+    most = MAX_CONFUSIONS if confusion.num_classes <= MAX_CLASSES_WITH_CELLS else MAX_CONFUSIONS_OF_MANY
     rows = [
-        [Cell(f"{names[true]} → {names[predicted]}"), Cell(f"{count:,}"), _share(count / sum(matrix[true]))]
-        for count, true, predicted in errors[:MAX_CONFUSIONS]
+        [
+            Cell(f"{names[confusion.true[index]]} → {names[confusion.predicted[index]]}"),
+            Cell(f"{confusion.samples[index]:,}"),
+            _share(float(shares[index])),
+        ]
+        for index in confusion.find_worst(most)
     ]
     return Table(columns, rows)
 

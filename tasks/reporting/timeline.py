@@ -8,8 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from storage.runs.metric_values import MetricValue
@@ -22,6 +24,7 @@ MAX_BUCKETS = 800
 MAX_NUMBERED_SEGMENTS = 40
 MAX_MARKERS = 60
 DONE_AGAIN = "trained again"
+_AGAIN_STYLE: dict[str, Any] = {"color": VERMILION, "alpha": 0.18, "linewidth": 0}
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -39,25 +42,22 @@ def draw_strip(axes: Axes, segments: Sequence[SegmentRecord], texts: Sequence[st
 
 
 def mark_interruptions(axes: Axes, segments: Sequence[SegmentRecord]) -> None:
-    """A line at each interruption, and a tint over the steps that were done again after it."""
+    """A line at each interruption, and a red ground under the steps that were trained again after it."""
     width, alpha = (1.2, 1.0) if len(segments) <= MAX_NUMBERED_SEGMENTS else (0.5, 0.45)
     for segment in interruptions_of(segments):
-        colour = OUTCOME_COLOURS[segment.outcome]
         if segment.steps_lost:
             first_lost = segment.last_step - segment.steps_lost
-            axes.axvspan(first_lost, segment.last_step, color=colour, alpha=0.18, linewidth=0, zorder=0.5)
+            axes.axvspan(first_lost, segment.last_step, zorder=0.5, **_AGAIN_STYLE)
+        colour = OUTCOME_COLOURS[segment.outcome]
         axes.axvline(segment.last_step, color=colour, linewidth=width, alpha=alpha, zorder=1)
 
 
-def add_step_legend(
-    axes: Axes, entries: Mapping[str, Line2D], segments: Sequence[SegmentRecord], num_columns: int = 1
-) -> None:
-    """The entries, and that of the steps that were done again, if there are any."""
+def add_step_legend(figure: Figure, entries: Mapping[str, Artist], segments: Sequence[SegmentRecord]) -> None:
+    """The entries, and that of the steps that were trained again, if there are any: below the axes, over no curve."""
     shown = dict(entries)
     if any(segment.steps_lost for segment in segments):
-        shown[DONE_AGAIN] = Line2D([], [], color=VERMILION, alpha=0.25, linewidth=8, solid_capstyle="butt")
-    axes.legend(shown.values(), shown.keys(), loc="upper right", ncols=num_columns, fontsize=9, framealpha=0.9,
-                frameon=True, facecolor=PAPER, edgecolor="none")  # fmt: skip
+        shown[DONE_AGAIN] = Patch(**_AGAIN_STYLE)
+    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=min(5, len(shown)), fontsize=9)
 
 
 def name_steps(axes: Axes) -> None:

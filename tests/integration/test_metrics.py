@@ -10,6 +10,7 @@ from storage.datasets import Target
 from training.metrics.scores import describe, score
 from training.targets import classification
 from training.targets.binary import Binary
+from training.targets.class_scores import MAX_MATRIX_CLASSES, tabulate_classes
 from training.targets.multiclass import Multiclass
 from training.targets.registry import kind_of
 
@@ -39,14 +40,13 @@ def test_counting_is_the_same_and_no_slower_where_torch_is_told_to_be_determinis
     logits, labels = torch.randn(500, 1 if kind == "binary" else 77), torch.arange(500) % len(classes)
     plain = score(logits, labels, target), describe(logits, labels, target)
     counted: list[bool] = []
-    for name in ("multiclass_f1_score", "multiclass_confusion_matrix"):
-        count = getattr(classification, name)
+    count = classification.multiclass_f1_score
 
-        def noted(*arguments: Any, count: Any = count, **named: Any) -> Any:
-            counted.append(torch.are_deterministic_algorithms_enabled())
-            return count(*arguments, **named)
+    def noted(*arguments: Any, **named: Any) -> Any:
+        counted.append(torch.are_deterministic_algorithms_enabled())
+        return count(*arguments, **named)
 
-        monkeypatch.setattr(classification, name, noted)
+    monkeypatch.setattr(classification, "multiclass_f1_score", noted)
     mode = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("error")
     try:
@@ -54,7 +54,7 @@ def test_counting_is_the_same_and_no_slower_where_torch_is_told_to_be_determinis
         assert torch.get_deterministic_debug_mode() == 2
     finally:
         torch.set_deterministic_debug_mode(mode)
-    assert counted == [False] * 3
+    assert counted == [False] * 2
 
 
 def test_the_auc_of_samples_of_one_class_is_left_out_and_so_is_their_roc_curve() -> None:
@@ -80,3 +80,14 @@ def test_a_class_without_samples_has_no_scores_and_macro_f1_is_the_mean_of_those
     defined = [entry["f1"] for entry in per_class if entry["f1"] is not None]
     macro_f1 = score(logits, labels, target)["macro_f1"]
     assert len(defined) == 4 and math.isclose(sum(defined) / 4, macro_f1, rel_tol=1e-6)
+
+
+def test_the_confusion_of_many_classes_has_the_pairs_that_occur_and_of_few_a_matrix_the_same_numbers() -> None:
+    generator = torch.Generator().manual_seed(5)
+    predicted, labels = torch.randint(4, (2, 300), generator=generator)
+    few = tabulate_classes(predicted, labels, ["a", "b", "c", "d"])["confusion"]
+    expected = [[int(((labels == true) & (predicted == other)).sum()) for other in range(4)] for true in range(4)]
+    assert few == expected
+    many = tabulate_classes(predicted, labels, [str(index) for index in range(MAX_MATRIX_CLASSES + 1)])["confusion"]
+    cells = zip(many["true"], many["predicted"], many["samples"], strict=True)
+    assert sorted(cells) == [(t, p, few[t][p]) for t in range(4) for p in range(4) if few[t][p]]

@@ -20,6 +20,8 @@ with lazy_imports():
     import training.targets.classification as classification
 
 MAX_ROC_POINTS = 512
+# A matrix of 10,000 classes has 100 million numbers, nearly all of them 0.
+MAX_MATRIX_CLASSES = 1000
 
 
 def score_classes(predicted: Tensor, labels: Tensor, num_classes: int) -> dict[str, float]:
@@ -38,7 +40,6 @@ def tabulate_classes(predicted: Tensor, labels: Tensor, classes: Sequence[str]) 
     """
     num_classes = len(classes)
     with counting():
-        confusion = classification.multiclass_confusion_matrix(predicted, labels, num_classes)
         per_class = {
             "precision": classification.multiclass_precision(predicted, labels, num_classes, average="none"),
             "recall": classification.multiclass_recall(predicted, labels, num_classes, average="none"),
@@ -46,14 +47,26 @@ def tabulate_classes(predicted: Tensor, labels: Tensor, classes: Sequence[str]) 
             "support": torch.bincount(labels, minlength=num_classes),
         }
     columns = {name: values.tolist() for name, values in per_class.items()}
-    _take_out_undefined(columns, num_predicted=confusion.sum(dim=0).tolist())
+    _take_out_undefined(columns, num_predicted=torch.bincount(predicted, minlength=num_classes).tolist())
     return {
-        "confusion": confusion.tolist(),
+        "confusion": count_pairs(predicted, labels, num_classes),
         "per_class": [
             {"class": label, **{name: values[index] for name, values in columns.items()}}
             for index, label in enumerate(classes)
         ],
     }
+
+
+def count_pairs(predicted: Tensor, labels: Tensor, num_classes: int) -> list[list[int]] | dict[str, list[int]]:
+    """The confusion matrix, a row for each true class; of many classes its cells that are not zero, as columns."""
+    pairs, samples = torch.unique(labels * num_classes + predicted, return_counts=True)
+    if num_classes > MAX_MATRIX_CLASSES:
+        true, guessed = pairs // num_classes, pairs % num_classes
+        return {"true": true.tolist(), "predicted": guessed.tolist(), "samples": samples.tolist()}
+    matrix = torch.zeros(num_classes * num_classes, dtype=torch.int64)
+    matrix[pairs] = samples
+    rows: list[list[int]] = matrix.view(num_classes, num_classes).tolist()
+    return rows
 
 
 def area_under_roc(probabilities: Tensor, labels: Tensor) -> float:

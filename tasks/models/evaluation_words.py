@@ -8,11 +8,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tasks.console.markdown import markdown_table
+from tasks.console.markdown import escape_markdown, markdown_table
 from tasks.console.tables import Cell, Kind, Table, show_table
 from tasks.reporting.calibration_tables import describe_calibration, thresholds_table
 from tasks.reporting.slices import EXPLANATION, slices_tables
-from tasks.reporting.tables import classes_table, describe_macro_f1
+from tasks.reporting.tables import classes_table, describe_classes
 from tasks.text import count_of, metric_name, plain, score
 
 WITHOUT_CLASSES = (
@@ -46,7 +46,7 @@ def render_evaluation(result: dict[str, Any]) -> RenderableType:
 def _show_classes(result: dict[str, Any]) -> list[RenderableType]:
     if not result["per_class"]:
         return [Text(WITHOUT_CLASSES)]
-    return [show_table(classes_table(result)), Text(describe_macro_f1(result))]
+    return [show_table(classes_table(result)), Text(describe_classes(result))]
 
 
 def _show_slices(result: dict[str, Any]) -> list[RenderableType]:
@@ -59,17 +59,17 @@ def describe_in_markdown(result: dict[str, Any]) -> str:
     """The result as an artifact."""
     thresholds = thresholds_table(result["calibration"])
     parts = [
-        sum_up(result),
-        f"`{plain(result['checkpoint'])}`, {count_of(result['num_samples'], 'sample')}",
+        escape_markdown(sum_up(result)),
+        f"{escape_markdown(result['checkpoint'])}, {count_of(result['num_samples'], 'sample')}",
         markdown_table(_metrics_table(result)),
         *(
-            [markdown_table(classes_table(result)), describe_macro_f1(result)]
+            [markdown_table(classes_table(result)), escape_markdown(describe_classes(result))]
             if result["per_class"]
             else [WITHOUT_CLASSES]
         ),
         *map(markdown_table, slices := slices_tables(result)),
         *([EXPLANATION] if slices else []),
-        *describe_calibration(result["calibration"]),
+        *map(escape_markdown, describe_calibration(result["calibration"])),
         *([markdown_table(thresholds)] if thresholds.rows else []),
     ]
     return "\n\n".join(parts) + "\n"

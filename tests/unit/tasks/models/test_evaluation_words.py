@@ -65,6 +65,16 @@ def test_the_artifact_says_the_same_and_text_stays_in_its_cell() -> None:
     assert "no\\|pe" in text and "\\<b\\>yes" in text
 
 
+def test_no_class_or_path_becomes_a_picture_or_a_link_in_the_artifact() -> None:
+    picture, link = "![i](http://evil.example/p.png)", "[here](http://evil.example)"
+    calibration = calibration_of(("no", picture), "binary", 1200)
+    text = describe_in_markdown(
+        result_of(classes=["no", picture], calibration=calibration, source=link, checkpoint=link)
+    )
+    assert "evil.example" in text  # in the sentence on the threshold, and as the source
+    assert picture not in text and link not in text and "](" not in text.replace("\\](", "")
+
+
 @pytest.fixture
 def address(tmp_path: Path) -> str:
     make_run(LocalStore(tmp_path / "store"), "first")

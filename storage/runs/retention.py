@@ -175,6 +175,6 @@ def _decide(
         return RetentionDecision(record, True, words)
     if claims:
         return RetentionDecision(
-            record, False, f"does not fit into checkpoint.max_bytes = {policy.max_bytes:,}, although it is {words}"
+            record, False, f"does not fit into checkpoint.keep_bytes = {policy.max_bytes:,}, although it is {words}"
         )
     return RetentionDecision(record, False, "not among the newest, the best or the milestones")

@@ -183,7 +183,7 @@ def test_what_a_rollback_needs_stays_with_its_reason() -> None:
 
 def test_a_budget_says_what_it_took() -> None:
     decisions = retain([checkpoint(step) for step in (10, 20, 30)], RetentionPolicy(newest=3, max_bytes=20))
-    assert decisions[-1].reason == "does not fit into checkpoint.max_bytes = 20, although it is one of the newest 3"
+    assert decisions[-1].reason == "does not fit into checkpoint.keep_bytes = 20, although it is one of the newest 3"
 
 
 def test_what_the_running_segment_began_with_is_being_read() -> None:

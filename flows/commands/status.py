@@ -170,6 +170,8 @@ def render_status(status: dict[str, Any]) -> RenderableType:
         lines.append(
             Text(f"goodput {words.share(useful)}: of {words.duration(sum(spent.values()))}, {_describe_rest(spent)}")
         )
+    if status["clock"]:
+        lines.append(Text(status["clock"], "yellow"))
     if status["promoted"]:
         # On one line however narrow the terminal is, so that it can be copied.
         path = status["promoted"]["path"]

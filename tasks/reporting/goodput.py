@@ -6,8 +6,11 @@ that was lost did not report, its waiting for samples or all of its phases, foll
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from itertools import pairwise
 
 from storage.runs.run_state import RunState, SegmentRecord
+from tasks.text import moment
 
 PART_NAMES = {
     "useful": "steps that count",
@@ -20,6 +23,10 @@ PART_NAMES = {
     "unknown": "in segments, not recorded",
     "between": "between segments",
 }
+# Before any run of Holdfast. A machine without the time begins in 1970.
+EARLIEST = datetime(2024, 1, 1, tzinfo=UTC).timestamp()
+# Clocks of machines that are set by the network differ by less.
+CLOCK_SECONDS = 60.0
 _OVERHEADS = ("start", "restore", "validate", "save")
 
 
@@ -74,9 +81,29 @@ def sum_up_time(state: RunState) -> TimeSpent | None:
         input_wait=waited,
         **phases,
         unknown=max(0.0, in_segments - trained - sum(phases.values())),
-        between=max(0.0, max(ends) - state.created_at - in_segments),
+        between=0.0 if describe_clock(state) else max(0.0, max(ends) - state.created_at - in_segments),
     )
     return spent if spent.total else None
+
+
+def describe_clock(state: RunState) -> str | None:
+    """What shows that a machine's clock was wrong, and what follows; None where all dates can be right.
+
+    The time between segments is known by dates alone, so then none is counted: one wrong date would outweigh it all.
+    """
+    dates = [("the run began", state.created_at)]
+    dates += [(f"segment {segment.fence} began", segment.started_at) for segment in state.segments]
+    follows = "The time between segments is therefore not known and not counted. Set the clocks of the machines."
+    for what, date in dates:
+        if date < EARLIEST:
+            return f"A machine's clock was wrong: by it {what} on {moment(date)}. {follows}"
+    for (before, earlier), (what, later) in pairwise(dates):
+        if later < earlier - CLOCK_SECONDS:
+            return (
+                f"A machine's clock was wrong: by it {what} on {moment(later)}, but {before} on {moment(earlier)}, "
+                f"and that was before. {follows}"
+            )
+    return None
 
 
 def resume_step(state: RunState) -> int:

@@ -22,7 +22,7 @@ from tasks.reporting.calibration_tables import describe_calibration, thresholds_
 from tasks.reporting.changes import list_changes
 from tasks.reporting.charts import draw_classes, draw_confusion, draw_phases, draw_roc, draw_time
 from tasks.reporting.curves import draw_training, draw_validation
-from tasks.reporting.goodput import sum_up_time
+from tasks.reporting.goodput import describe_clock, sum_up_time
 from tasks.reporting.render import render_page
 from tasks.reporting.rollbacks import count_skipped, name_reasons
 from tasks.reporting.slices import EXPLANATION, slices_tables
@@ -31,7 +31,7 @@ from tasks.reporting.tables import (
     classes_table,
     columns_table,
     confusions_table,
-    describe_macro_f1,
+    describe_classes,
     quarantined_table,
     rollbacks_table,
     segments_table,
@@ -109,7 +109,7 @@ def render_report(
         if evaluation
         else "",
         tables=_tables(state, evaluation, dataset) | {"thresholds": thresholds_table(calibration)},
-        macro_f1=describe_macro_f1(evaluation),
+        about_classes=describe_classes(evaluation),
         slices=slices_tables(evaluation),
         about_slices=EXPLANATION,
         data_remarks=[plain(remark) for remark in data_remarks],
@@ -196,7 +196,8 @@ def _rolled_back(state: RunState) -> list[str]:
 
 
 def _mishaps(state: RunState) -> list[str]:
-    return [*list_changes(state.changes), *_rolled_back(state), *_rejected(state), *_not_finite(state), *_damage(state)]
+    found = [*list_changes(state.changes), *_rolled_back(state), *_rejected(state), *_not_finite(state)]
+    return [*found, *_damage(state), *filter(None, [describe_clock(state)])]
 
 
 def _rejected(state: RunState) -> list[str]:

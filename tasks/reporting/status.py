@@ -18,7 +18,7 @@ from storage.runs.segments import find_heartbeat
 from tasks.cluster.orders import read_node_statuses
 from tasks.reporting.best import describe_best, describe_overfitting, headline_name
 from tasks.reporting.changes import describe_change
-from tasks.reporting.goodput import sum_up_time
+from tasks.reporting.goodput import describe_clock, sum_up_time
 from tasks.reporting.quarantined import describe_quarantined, describe_setback
 from tasks.reporting.rollbacks import describe_rollbacks
 from tasks.reporting.slices import describe_slices
@@ -66,6 +66,7 @@ def describe_status(store: Store, head: Generation) -> dict[str, Any]:
         "steps_lost_total": state.steps_lost,
         "steps_lost_is_least": state.steps_lost_is_least,
         "time": _describe_time(state),
+        "clock": describe_clock(state),
         "dataset_digest": state.dataset_digest,
         "metrics": state.headline.metrics if state.headline else None,
         "metrics_step": state.headline.step if state.headline else None,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from storage.runs.holders import this_process
 from storage.runs.run_state import Lease, RunState, SegmentRecord, Throughput
-from tasks.reporting.goodput import PART_NAMES, sum_up_time
+from tasks.reporting.goodput import EARLIEST, PART_NAMES, describe_clock, sum_up_time
+from tasks.reporting.run_page import run_verdict
 from tests.helpers.finished_runs import BEGAN_AT, checkpoint_at, interrupted_run, state_of
 
 
@@ -126,6 +127,23 @@ def test_what_a_segment_under_way_has_promoted_does_not_count_before_its_time_do
     )
     state = run_of([ended], step=70).model_copy(update={"lease": lease})
     assert parts_of(state) == pytest.approx({"useful": 40, "again": 10})
+
+
+def test_a_clock_that_was_wrong_is_named_and_no_time_between_segments_follows_from_it() -> None:
+    ends = [segment(0, 100, at=20, seconds=100), segment(100, 200, at=500, seconds=100, fence=5)]
+    sound = run_of(ends, step=200)
+    assert describe_clock(sound) is None and parts_of(sound)["between"] == 400
+    never_set = sound.model_copy(update={"created_at": 12.0})
+    told = describe_clock(never_set)
+    assert told is not None and "by it the run began on 1970-01-01 00:00 UTC" in told and "Set the clocks" in told
+    assert "between" not in parts_of(never_set)
+    early = run_of([segment(0, 100, at=EARLIEST - BEGAN_AT - 1, seconds=100)], step=100)
+    assert "segment 2 began on 2023-12-31 23:59 UTC" in str(describe_clock(early))
+    backwards = run_of([ends[0], segment(100, 200, at=-600, seconds=100, fence=5)], step=200)
+    assert "by it segment 5 began on" in str(describe_clock(backwards))
+    a_little = run_of([ends[0], segment(100, 200, at=-30, seconds=100, fence=5)], step=200)
+    assert describe_clock(a_little) is None
+    assert describe_clock(backwards) in run_verdict(backwards).remarks
 
 
 def test_every_part_has_a_name() -> None:

@@ -40,7 +40,8 @@ class KubernetesConfig(ConfigModel):
     memory_per_node: str | None = Field(
         None,
         pattern=QUANTITY,
-        description='Memory of each node, requested and at most: "64Gi". Shared memory counts. Default: no limit.',
+        description='Memory of each node, requested and at most: "64Gi". Shared memory counts. Default: 2Gi for each '
+        "rank requested, and no limit.",
     )
     shared_memory: str | None = Field(
         None,

@@ -1,6 +1,7 @@
 """A segment as a JobSet (jobset.x-k8s.io/v1alpha2): one pod on each node, each of which runs `cluster/node.py`.
 
 Invariant: nothing of a JobSet is ever started a second time: its fence is used up, and the next segment is a new one.
+And its pods ask for no right that the Pod Security standard "restricted" forbids.
 """
 
 import math
@@ -27,6 +28,8 @@ LONGEST_NAME = 63 - len(f"-{JOB}-0-9999-abcde")
 # After the ranks have ended: for what a node still has to write to the store.
 LAST_WORDS_SECONDS = 10
 KEPT_SECONDS = 3600
+# Requested where cluster.kubernetes.memory_per_node says nothing; nothing is limited then.
+GIBIBYTES_A_RANK = 2
 
 
 def jobset_name(store: Store, run: str, fence: int) -> str:
@@ -82,6 +85,7 @@ def _pod(
     own = cluster.kubernetes
     return {
         "restartPolicy": "Never",
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
         "terminationGracePeriodSeconds": math.ceil(grace_seconds) + LAST_WORDS_SECONDS,
         "enableServiceLinks": False,  # or variables for every service of the namespace, which are not read here
         "topologySpreadConstraints": [_one_on_each_host(name)],
@@ -105,6 +109,7 @@ def _container(cluster: ClusterConfig, train: TrainConfig, command: Sequence[str
             {"name": POD_JOB, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{UID_LABEL}']"}}},
             {"name": POD_NODES, "value": str(cluster.nodes)},
         ],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "resources": _resources(cluster, train),
         "volumeMounts": [
             {"name": SCRATCH, "mountPath": scratch},
@@ -115,10 +120,14 @@ def _container(cluster: ClusterConfig, train: TrainConfig, command: Sequence[str
 
 
 def _resources(cluster: ClusterConfig, train: TrainConfig) -> dict[str, Any]:
-    """No limit of processors: a pod that has one is halted whenever it is beyond it for a moment."""
+    """No limit of processors: a pod that has one is halted whenever it is beyond it for a moment.
+
+    Memory is requested always: a pod that asks for none is put where there is none, and is the first to be evicted.
+    """
     gpus = None if cluster.gpus_per_node is None else str(cluster.gpus_per_node)
     limits = _given(memory=cluster.kubernetes.memory_per_node) | _given(**{"nvidia.com/gpu": gpus})
-    return {"requests": {"cpu": str(cluster.num_cpus(train)), **limits}, "limits": limits}
+    requests = {"cpu": str(cluster.num_cpus(train)), "memory": f"{train.ranks * GIBIBYTES_A_RANK}Gi"}
+    return {"requests": requests | limits, "limits": limits}
 
 
 def _one_on_each_host(name: str) -> dict[str, Any]:

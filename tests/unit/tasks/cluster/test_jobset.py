@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,36 @@ def test_its_job_and_its_pods_are_valid_for_kubernetes(settings: dict[str, Any],
         # It raises where something is not valid, and says by the schemas of which version it judged.
         judged_by = kubernetes_validate.validate(kind, KUBERNETES_VERSION, strict=True)
         assert KUBERNETES_VERSION.startswith(judged_by)
+
+
+def test_pods_are_what_pod_security_restricted_permits_and_request_memory(tmp_path: Path) -> None:
+    """Each control of the standard: https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted."""
+    pod = pod_of(render(tmp_path, LEAST))
+    assert pod["securityContext"]["runAsNonRoot"] is True and "runAsUser" not in pod["securityContext"]
+    assert pod["securityContext"]["seccompProfile"]["type"] in ("RuntimeDefault", "Localhost")
+    assert not any(pod.get(name) for name in ("hostNetwork", "hostPID", "hostIPC", "initContainers"))
+    kinds = {kind for volume in pod["volumes"] for kind in volume.keys() - {"name"}}
+    assert kinds <= {
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    }
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert container["resources"] == {"requests": {"cpu": "17", "memory": "16Gi"}, "limits": {}}
+    numbers = re.findall(r"^USER (.+)$", (ROOT / "Containerfile").read_text(), re.MULTILINE)
+    assert numbers and all(int(number) > 0 for number in numbers)  # as a name it could not be told from root
+
+
+def test_a_pod_may_be_given_more_rights(tmp_path: Path) -> None:
+    more = {"securityContext": {"runAsNonRoot": False, "fsGroup": 7}}
+    pod = pod_of(render(tmp_path, {"kubernetes": {"image": "holdfast", "pod": {"spec": more}}}))
+    assert pod["securityContext"] == {**more["securityContext"], "seccompProfile": {"type": "RuntimeDefault"}}
 
 
 def test_a_segment_is_one_indexed_job_that_is_never_started_again(tmp_path: Path) -> None:

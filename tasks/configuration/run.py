@@ -248,10 +248,10 @@ class SegmentConfig(ConfigModel):
         "format, from the segment's start to its end. Default: none.",
     )
     metrics_host: str = Field(
-        "0.0.0.0",
+        "127.0.0.1",
         min_length=1,
-        description="Address that it listens on. The default is all of this machine's, since Prometheus mostly runs on "
-        "another one; any user who reaches the port can read the figures. 127.0.0.1: from this machine alone.",
+        description="Address that it listens on. By default only this machine reaches it. 0.0.0.0 is all addresses of "
+        "this machine, for a Prometheus on another one: whoever reaches the port then reads the figures, unasked.",
     )
 
 

@@ -127,6 +127,21 @@ def test_what_has_to_last_is_in_a_volume() -> None:
         assert used or name == "server"  # which keeps all it has in the database
 
 
+def test_what_keeps_data_has_the_time_to_write_them_before_it_is_killed() -> None:
+    keeping = {name for name in SERVICES if name in ("database", "s3")}
+    assert all(int(SERVICES[name]["stop_grace_period"].removesuffix("s")) >= 60 for name in keeping)
+
+
+def test_an_images_context_has_what_is_copied_and_neither_secrets_nor_data_nor_what_is_built() -> None:
+    ignored = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / "Containerfile").read_text(), re.MULTILINE)
+    names = {name for line in copied for name in line.split()}
+    assert {"pyproject.toml", "storage", "training"} <= names and not names & set(ignored)
+    assert {".git", ".venv", "deployments", "tests"} <= set(ignored)  # deployments has .env
+    kept_out = {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines() if line.startswith("/")}
+    assert {name for name in kept_out if "/" not in name and not name.startswith(".")} <= set(ignored)
+
+
 def test_docker_itself_can_read_it(tmp_path: Path) -> None:
     compose = find_compose()
     if compose is None:

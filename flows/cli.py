@@ -5,6 +5,7 @@ other failure as 1; nothing that a person has to read is a traceback. With --jso
 """
 
 import atexit
+import io
 import os
 import re
 import sys
@@ -91,9 +92,11 @@ def _common(
 
 def main() -> None:
     """Run the command line of this process, and leave it."""
+    _require_utf8()
     exit_code = 1
     # Registered first, so called last: Prefect's local server is stopped by then.
     atexit.register(lambda: _leave(exit_code))
+    _write_every_character()
     exit_code = execute(sys.argv[1:])
 
 
@@ -114,6 +117,19 @@ def execute(arguments: Sequence[str]) -> int:
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     return 0
+
+
+def _require_utf8() -> None:
+    """Begin again in Python's UTF-8 mode where the locale has another encoding: paths and texts are UTF-8."""
+    if sys.getfilesystemencoding() != "utf-8":
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | {"PYTHONUTF8": "1"})
+
+
+def _write_every_character() -> None:
+    """What a terminal's encoding does not have is written as its number, where it would end the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not where a program has put a stream of its own in its place
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _leave(exit_code: int) -> None:

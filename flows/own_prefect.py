@@ -151,7 +151,7 @@ def _lasting_folder() -> Iterator[Path]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as lock:
+    with path.open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from storage.objects.local_store import LocalStore
 from tests.helpers.commands import COMMAND, ROOT, call_narrow
+from tests.helpers.runs import make_run
 
 
 def in_a_process(*arguments: object, command: tuple[str, ...] = tuple(COMMAND)) -> "subprocess.CompletedProcess[str]":
@@ -38,6 +40,30 @@ def test_the_console_script_and_the_module_are_one_command() -> None:
         by_script, by_module = in_a_process(*arguments, command=(str(script),)), in_a_process(*arguments)
         assert by_script.stdout == by_module.stdout and by_script.stderr == by_module.stderr
         assert by_script.returncode == by_module.returncode
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},  # no more characters than ASCII has
+        {"PYTHONIOENCODING": "ascii"},  # for what is written alone
+    ],
+)
+def test_where_the_locale_is_not_utf_8_names_that_are_work(settings: dict[str, str], tmp_path: Path) -> None:
+    make_run(LocalStore(tmp_path / "Männer"), "run")
+    done = subprocess.run(
+        [*COMMAND, "status", tmp_path / "Männer" / "runs" / "run"], env=os.environ | settings, cwd=ROOT,
+        capture_output=True, timeout=240,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"Run run")
+    missing = subprocess.run(
+        [*COMMAND, "status", tmp_path / "Männer" / "runs" / "other"], env=os.environ | settings, cwd=ROOT,
+        capture_output=True, timeout=240,
+    )  # fmt: skip
+    shown = missing.stderr.decode("utf-8")
+    assert missing.returncode == 2 and "Traceback" not in shown
+    assert "Männer" in shown or "M\\xe4nner" in shown
 
 
 @pytest.mark.parametrize(

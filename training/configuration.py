@@ -20,6 +20,8 @@ from training.own_code import Reference, parse_reference
 
 # No more training than this may hang on one save, whatever a step takes.
 LONGEST_EVERY_SECONDS = 900.0
+# Together below 2^63: a position in the order of samples is a number of 64 bits.
+MOST_STEPS, MOST_SAMPLES_A_STEP = 10**12, 10**6
 # Default of a new run for how well it fills its microbatches.
 # What a field shows in the template where it is not set.
 BY_ROWS: dict[str, JsonValue] = {"by_rows": True}
@@ -66,6 +68,7 @@ class TrainConfig(ConfigModel):
     steps: int | None = Field(
         None,
         ge=1,
+        le=MOST_STEPS,
         description="Optimizer steps of the whole run. Give this or epochs. Default: by the number of training rows, "
         "once, when the run begins.",
         json_schema_extra=BY_ROWS,
@@ -77,7 +80,9 @@ class TrainConfig(ConfigModel):
         description="How often the run goes through the training rows. Give this or steps, into which it is turned "
         "when the run begins.",
     )
-    batch_size: int = Field(64, ge=1, description="Samples of one step, over all ranks together.")
+    batch_size: int = Field(
+        64, ge=1, le=MOST_SAMPLES_A_STEP, description="Samples of one step, over all ranks together."
+    )
     microbatches: int = Field(
         4,
         ge=1,

@@ -26,6 +26,7 @@ from tasks.console.terminal import console
 
 with lazy_imports():
     import tasks.models.export as exporting
+    import tasks.text as texts
 
 if TYPE_CHECKING:
     from storage.objects.store import Store
@@ -81,5 +82,7 @@ def export_with_display(
 
 def render_export(result: dict[str, Any]) -> Text:
     """The result for a person."""
-    metric = f", {result['metric']:.4f} in validation" if isinstance(result["metric"], float) else ""
+    metric = ""
+    if isinstance(result["metric"], float):
+        metric = f", {texts.metric_name(result['metric_name'])} {texts.score(result['metric'])} in validation"
     return Text(f"{result['run']} as of step {result['step']:,}{metric}, in {result['out']}: begin with its README.md.")

@@ -124,8 +124,9 @@ def _require_figures(run: str, figures: RunFigures, options: AdviceOptions) -> N
     ended = count_of(figures.num_segments, "segment")
     raise ConfigurationError(
         f"Run {run!r} has not measured yet what its saves and restarts cost: {ended} ended, with "
-        f"{count_of(figures.num_saves, 'save')} that could be counted. Let a segment that has saved end by itself "
-        "or by Ctrl-C or SIGTERM (the same command continues the run), or give the figures: "
+        f"{count_of(figures.num_saves, 'save')} that could be counted: not the one with which a segment ends. "
+        "Let a segment that saves while it trains (checkpoint.every_seconds, checkpoint.every_steps) end by itself or "
+        "by Ctrl-C or SIGTERM (the same command continues the run), or give the figures: "
         f"{', '.join(wanted)}."
     )
 

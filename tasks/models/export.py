@@ -34,6 +34,7 @@ from tasks.models.choice import choose_checkpoint
 from tasks.models.description import describe_inputs, describe_labels, describe_model
 from tasks.models.own_code import require_factory, require_same_module, stored_values
 from tasks.models.provenance import describe_metrics, describe_provenance
+from tasks.reporting.best import headline_name
 from training.export.onnx_file import require_libraries
 from training.export.standalone.holdfast_inputs import PREPROCESSING_FILE
 from training.export.standalone.holdfast_model import (
@@ -93,7 +94,10 @@ def export_run(
         source = _open_source(store, state, record, factory)
         fill = _fill_adapter if adapter else partial(_fill, with_onnx=with_onnx)
         write_folder(out.absolute(), lambda folder: fill(folder, source))
-    return {"run": run, "out": str(out), "step": record.step, "metric": record.metric, "checkpoint": record.path}
+    return {
+        "run": run, "out": str(out), "step": record.step, "metric": record.metric,
+        "metric_name": headline_name(state), "checkpoint": record.path,
+    }  # fmt: skip
 
 
 def is_export(folder: Path) -> bool:

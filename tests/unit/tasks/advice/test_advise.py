@@ -187,6 +187,9 @@ def test_a_run_that_measured_nothing_is_told_what_to_do() -> None:
     with pytest.raises(ConfigurationError, match="0 segments ended, with 0 saves that could be counted") as caught:
         advised(state_of("new", 100, []))
     assert "--stall-seconds, --durable-seconds, --restart-seconds." in str(caught.value)
+    assert "counted: not the one with which a segment ends. Let a segment that saves while it trains" in str(
+        caught.value
+    )
     with pytest.raises(ConfigurationError, match=r"give the figures: --stall-seconds, --durable-seconds\."):
         advised(with_segments({"saves": None}))
 

@@ -238,6 +238,8 @@ def test_a_configuration_cannot_be_changed_after_it_was_loaded(small: Path) -> N
             "train.batch_size=2",
             "microbatches is 4 (the default) and batch_size is 2. Set microbatches to at most 2, or a larger",
         ),
+        ("train.steps=100000000000000000000", "train.steps: must be less than or equal to 1000000000000 (found 1"),
+        ("train.batch_size=9223372036854775807", "train.batch_size: must be less than or equal to 1000000 (found 9"),
         ("model.width=30", "model: heads must divide width: width is 30 and heads is 4 (the default)"),
         ("steps=500", "steps: there is no such key; did you mean train.steps?"),
         ("learning_rate=0.1", "learning_rate: there is no such key; did you mean train.learning_rate?"),

@@ -121,7 +121,7 @@ def execute(arguments: Sequence[str]) -> int:
 
 def _require_utf8() -> None:
     """Begin again in Python's UTF-8 mode where the locale has another encoding: paths and texts are UTF-8."""
-    if sys.getfilesystemencoding() != "utf-8":
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | {"PYTHONUTF8": "1"})
 
 

@@ -1,4 +1,4 @@
-"""The main flow: prepare, recover, train segments until done, evaluate, audit, report.
+"""The main flow: prepare, recover, train segments until done, evaluate, audit, compare with a baseline, report.
 
 Invariant: the resume point is read from the manifest on every attempt and never handed in, so that a retry, a new
 process and another machine all go on from the same checkpoint.
@@ -24,6 +24,7 @@ from storage.errors import (
 )
 from storage.runs.run_state import RunState
 from tasks.audit import audit_ledger
+from tasks.baseline import compare_with_baseline
 from tasks.config.changes import as_begun
 from tasks.config.overrides import with_overrides
 from tasks.configuration.run import RunConfig
@@ -91,6 +92,8 @@ def _train(config: RunConfig, max_segments: int | None) -> RunState:
             metrics = evaluate_run(config)
             if audit_ledger(config):
                 report_complete(config, state, metrics)
+            if config.report.baseline:
+                compare_with_baseline(config, dataset)
     except RunBusyError:
         raise  # the process that trains the run writes its page
     except (RunDivergedError, QualityGateError, LedgerViolationError):

@@ -119,7 +119,8 @@ def _run_ranks(config: RunConfig, run_paths: RunPaths, request: StopRequest) -> 
             heartbeat.hear(report)
 
         # Audit and report follow at once, and most of their time is loading. Not before the ranks are launched.
-        with job, LiveLog(run_paths, lease), ReportLoading(), console.status("evaluating on the test split"):
+        loading = ReportLoading(config.report.baseline)
+        with job, LiveLog(run_paths, lease), loading, console.status("evaluating on the test split"):
             is_hung = supervise(job, watch, request, take)
         reason = watch.cause if is_hung else f"The last lines of its log:\n{_last_lines(job)}"
         if is_hung:

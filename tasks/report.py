@@ -3,9 +3,11 @@
 from storage.datasets import DatasetManifest
 from storage.errors import HoldfastError
 from storage.runs.run_state import RunState
+from tasks.baselines.record import find_baseline
 from tasks.configuration.run import RunConfig
 from tasks.console.announce import warn
 from tasks.prefect_bridge.server import show
+from tasks.reporting.baseline import warn_of_baseline
 from tasks.reporting.run_summary import summarise
 from tasks.reporting.written import report_address, write_report
 from tasks.retrying import Retry
@@ -19,7 +21,8 @@ def publish_report(config: RunConfig, dataset: DatasetManifest) -> tuple[RunStat
     run_paths = open_run_paths(config)
     state = Retry(config.retry).call("Writing the report", lambda: _write(run_paths, dataset))
     address = report_address(run_paths.store, config.run)
-    show(f"report-{config.run}", summarise(state, config, address))
+    warning = warn_of_baseline(state, find_baseline(run_paths.store, state))
+    show(f"report-{config.run}", summarise(state, config, address, warning=warning))
     return state, address
 
 

@@ -71,7 +71,9 @@ def _describe_result(config: RunConfig) -> dict[str, Any]:
 
 def _render_result(found: dict[str, Any], state: RunState) -> str:
     """The result for a person."""
-    lines = [f"run      {found['address']}"]
+    baseline = found["baseline"]
+    lines = [baseline["warning"]] if baseline and baseline["warning"] else []
+    lines.append(f"run      {found['address']}")
     if state.promoted is not None:
         segments = words.count_of(len(state.segments), "segment")
         reached = words.how_far(state.promoted.step, state).removeprefix("step ")

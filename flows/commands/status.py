@@ -157,6 +157,8 @@ def render_status(status: dict[str, Any]) -> RenderableType:
         Text.assemble(("Run ", "bold"), status["run"], "  ", (status["state"], "bold cyan")),
         Text(f"{progress}, {lost} steps lost"),
     ]
+    if status["baseline"] and status["baseline"]["warning"]:
+        lines.insert(1, Text(status["baseline"]["warning"], "yellow"))
     if status["by_rows"]:
         lines.append(Text(f"by {by_rows.describe_by_rows(run_records.ByRows.model_validate(status['by_rows']))}"))
     if status["ended_early"]:

@@ -47,6 +47,7 @@ CHANGEABLE = (
     "notices",
     "cluster",
     "tracking",
+    "report",
     "retry",
 )
 # And these of a run of which no step was made.

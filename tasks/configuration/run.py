@@ -255,6 +255,17 @@ class SegmentConfig(ConfigModel):
     )
 
 
+class ReportConfig(ConfigModel):
+    """What the report of a run shows beside its records."""
+
+    baseline: bool = Field(
+        True,
+        description="Whether the test metrics of a linear model on counts of tokens are shown beside the network's. It "
+        "is trained once, when the run is complete, on this machine, in at most 60 s; where it is better than the "
+        "network, report and terminal say so in their first lines.",
+    )
+
+
 class RetryConfig(ConfigModel):
     """What happens after a segment was lost or failed, and while the store does not answer."""
 
@@ -302,6 +313,7 @@ class RunConfig(ConfigModel):
     notices: NoticesConfig = NoticesConfig()
     cluster: ClusterConfig = ClusterConfig()
     tracking: TrackingConfig = TrackingConfig()
+    report: ReportConfig = ReportConfig()
     retry: RetryConfig = RetryConfig()
 
     @property

@@ -16,6 +16,7 @@ from storage.runs.run_state import RunState
 from storage.target_kinds import METRICS, headline_metric
 from tasks.config.by_rows import describe_by_rows
 from tasks.console.tables import Table
+from tasks.reporting.baseline import baseline_table, describe_baseline, warn_of_baseline
 from tasks.reporting.best import chosen_metric, describe_best, describe_overfitting
 from tasks.reporting.calibration_charts import draw_reliability, draw_thresholds
 from tasks.reporting.calibration_tables import describe_calibration, thresholds_table
@@ -77,6 +78,7 @@ def render_report(
     dataset: DatasetManifest,
     calibration: Mapping[str, Any] | None = None,
     data_remarks: Sequence[str] = (),
+    baseline: Mapping[str, Any] | None = None,
 ) -> str:
     """The page as HTML. All but `state` and `dataset` may be empty: a run that has only begun has a report too."""
     time = sum_up_time(state)
@@ -84,6 +86,7 @@ def render_report(
         TEMPLATE,
         state=state,
         verdict=run_verdict(state),
+        beaten=warn_of_baseline(state, baseline),
         tiles=_tiles(state, evaluation, dataset),
         facts=_facts(state, dataset),
         stale=_stale_evaluation(state, evaluation),
@@ -110,6 +113,8 @@ def render_report(
         else "",
         tables=_tables(state, evaluation, dataset) | {"thresholds": thresholds_table(calibration)},
         about_classes=describe_classes(evaluation),
+        baseline=baseline_table(state, baseline),
+        about_baseline=describe_baseline(baseline),
         slices=slices_tables(evaluation),
         about_slices=EXPLANATION,
         data_remarks=[plain(remark) for remark in data_remarks],

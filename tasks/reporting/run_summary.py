@@ -19,10 +19,20 @@ MOST_SEGMENTS = 20
 WIDE = ("Meaning", "Ranks")
 
 
-def summarise(state: RunState, config: RunConfig, address: str, history: Mapping[str, Any] | None = None) -> str:
-    """`address` is the report's; `history` the curves up to the resume point, of which the newest values are shown."""
+def summarise(
+    state: RunState,
+    config: RunConfig,
+    address: str,
+    history: Mapping[str, Any] | None = None,
+    warning: str | None = None,
+) -> str:
+    """`address` is the report's; `history` the curves up to the resume point, of which the newest values are shown.
+
+    `warning` is a text of our own, which comes first.
+    """
     parts = [
         f"# {state.run}",
+        *([f"**{warning}**"] if warning else []),
         markdown_table(
             Table([("", "text"), ("", "text")], [[Cell(name), Cell(text)] for name, text in _facts(state, history)])
         ),

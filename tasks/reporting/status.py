@@ -15,7 +15,9 @@ from storage.runs.holders import is_alive
 from storage.runs.manifest import Generation, Manifest
 from storage.runs.run_state import CheckpointRecord, Lease, RunState, SegmentRecord, Throughput, ValidationFigures
 from storage.runs.segments import find_heartbeat
+from tasks.baselines.record import find_baseline
 from tasks.cluster.orders import read_node_statuses
+from tasks.reporting.baseline import warn_of_baseline
 from tasks.reporting.best import describe_best, describe_overfitting, headline_name
 from tasks.reporting.changes import describe_change
 from tasks.reporting.goodput import describe_clock, sum_up_time
@@ -28,8 +30,11 @@ from training.agents.locks import find_holders
 
 
 def read_status(store: Store, run: str) -> dict[str, Any]:
-    """The run's status, JSON-able. Raises `RunMissingError`."""
-    return describe_status(store, Manifest(store, run).load_head())
+    """The run's status, JSON-able, with the linear model beside it. Raises `RunMissingError`."""
+    head = Manifest(store, run).load_head()
+    baseline = find_baseline(store, head.state) if head.state.headline is not None else None
+    warning = warn_of_baseline(head.state, baseline)
+    return describe_status(store, head) | {"baseline": baseline and baseline | {"warning": warning}}
 
 
 def describe_status(store: Store, head: Generation) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The report of a run as it stands, written beside it into the store.
 
-Invariant: the page is made from the manifest, the data set, the promoted checkpoint, and the evaluation and calibration
-of the one that an export takes alone, so it can be made again at any time.
+Invariant: the page is made from the manifest, the data set, the promoted checkpoint, the evaluation and calibration of
+the one that an export takes, and the linear model's figures alone, so it can be made again at any time.
 """
 
 import json
@@ -17,11 +17,13 @@ from storage.objects.addresses import RUNS_FOLDER
 from storage.objects.store import Store
 from storage.runs.run_state import RunState
 from tasks.background import BackgroundThread
+from tasks.baselines.record import find_baseline
 from tasks.console.announce import warn
 
-# Matplotlib takes more than a second to load: a run need not wait for that, nor for DuckDB, before it begins.
+# Matplotlib takes more than a second to load: a run need not wait for that, nor for DuckDB or SciPy, before it begins.
 with lazy_imports():
     import tasks.audits.verdict as audit_verdict
+    import tasks.baselines.making as making
     import tasks.reporting.data_remarks as data_remarks
     import tasks.reporting.run_page as run_page
 
@@ -31,11 +33,14 @@ NO_HISTORY: dict[str, Any] = {"loss": [], "validation": []}
 class ReportLoading(BackgroundThread):
     """A context manager around a wait before audit and report: what they are made with is loaded meanwhile."""
 
-    def __init__(self) -> None:
+    def __init__(self, with_baseline: bool) -> None:
         super().__init__("report loading")
+        self._with_baseline = with_baseline
 
     def _accompany(self) -> None:
         self.loaded = (audit_verdict.audit_run, data_remarks.remarks_of, run_page.render_report)
+        if self._with_baseline:
+            self.loaded += (making.make_baseline,)
 
 
 def report_address(store: Store, run: str) -> str:
@@ -54,7 +59,8 @@ def make_report(store: Store, state: RunState, dataset: DatasetManifest) -> str:
     record = next((kept for kept in state.kept if tested is not None and kept.path == tested.path), state.promoted)
     evaluation, calibration = find_evaluation(store, record), find_calibration(store, record)
     remarks = data_remarks.remarks_of(store, state, dataset)
-    return run_page.render_report(state, read_history(store, state), evaluation, dataset, calibration, remarks)
+    history, baseline = read_history(store, state), find_baseline(store, state)
+    return run_page.render_report(state, history, evaluation, dataset, calibration, remarks, baseline)
 
 
 def read_history(store: Store, state: RunState) -> dict[str, Any]:

@@ -25,7 +25,8 @@ class Status(TypedDict):
 
     `state` is completed, running, lost, silent, or how the run ended last; `step` is that of the resume point
     `promoted`, and `live_step` the one that the ranks of a run in training have reached. `metrics` are those of the
-    test split, of the model of `metrics_step`, and so are those of `slices`, by columns of metadata.
+    test split, of the model of `metrics_step`, and so are those of `slices`, by columns of metadata. `baseline` has
+    those of a linear model on the same data, with a `warning` where it is better, or the `reason` why there are none.
     """
 
     run: str
@@ -56,6 +57,7 @@ class Status(TypedDict):
     slices: list[dict[str, Any]]
     best: str | None
     overfitting: str | None
+    baseline: dict[str, Any] | None
     generation: int
     last_sign_of_life_at: float
 

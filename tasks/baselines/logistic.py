@@ -97,6 +97,9 @@ class _Fitting:
 
     def _probabilities(self, scores: Floats) -> Floats:
         if self._is_one_of:
-            found = np.exp(scores - scores.max(axis=1, keepdims=True))
-            return found / found.sum(axis=1, keepdims=True)
-        return 1 / (1 + np.exp(-scores))
+            found: Floats = np.exp(scores - scores.max(axis=1, keepdims=True))
+            found /= found.sum(axis=1, keepdims=True)
+            return found
+        odds = np.exp(-np.abs(scores))  # which never overflows
+        likely: Floats = np.where(scores > 0, np.float32(1), odds) / (1 + odds)
+        return likely

@@ -35,7 +35,7 @@ def warn_of_baseline(state: RunState, found: Mapping[str, Any] | None) -> str | 
     sentences = [
         f"A linear model on counts of tokens is better than this network: {metric_name(name)} {score(theirs)} against "
         f"{score(ours)} on the test split, {count_of(number, 'sample')}.",
-        "So the network has not learnt yet what single words and pairs of words tell.",
+        "So the network has not learnt what single tokens and neighbouring pairs of them tell.",
         _advice(state),
     ]
     # Two standard errors of a share of so many samples are at most this.

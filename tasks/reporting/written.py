@@ -38,9 +38,9 @@ class ReportLoading(BackgroundThread):
         self._with_baseline = with_baseline
 
     def _accompany(self) -> None:
-        self.loaded = (audit_verdict.audit_run, data_remarks.remarks_of, run_page.render_report)
+        self.loaded: list[Any] = [audit_verdict.audit_run, data_remarks.remarks_of, run_page.render_report]
         if self._with_baseline:
-            self.loaded += (making.make_baseline,)
+            self.loaded.append(making.make_baseline)
 
 
 def report_address(store: Store, run: str) -> str:

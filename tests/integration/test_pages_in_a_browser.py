@@ -26,10 +26,18 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     multiclass, binary = interrupted_run(), interrupted_run("binary")
     rollback = rollback_to(600, 700).model_copy(update={"asked_by": "flow run 1", "cause": "A person asked for it."})
     odd = replace(multiclass, state=multiclass.state.model_copy(update={"rollbacks": [rollback], "run": "w" * 120}))
+    baseline = {
+        "metrics": {"accuracy": 0.99, "macro_f1": 0.99, "auc": 0.999}, "reason": None, "num_rows": 200_000,
+        "num_train_rows": 1_234_567, "num_test_rows": 1203, "num_terms": 131_072,
+    }  # fmt: skip
+    tested = {"metrics": multiclass.evaluation["metrics"], "metrics_step": 1200}
+    multiclass = replace(multiclass, state=multiclass.state.model_copy(update=tested))
     written = {}
     for name, records in {"multiclass": multiclass, "binary": binary, "odd": odd}.items():
         written[name] = folder / f"{name}.html"
-        page = render_report(records.state, records.history, records.evaluation, records.dataset, records.calibration)
+        page = render_report(
+            records.state, records.history, records.evaluation, records.dataset, records.calibration, (), baseline
+        )
         written[name].write_text(page)
     return written
 
@@ -47,6 +55,7 @@ def test_the_report_fits_the_screen_and_the_console_stays_empty(
     page.resize(width, height, is_phone=width < 500)
     page.open(reports[name].as_uri())
     page.wait_for_text("Goodput")
+    assert ("A linear model on counts of tokens is better" in page.text()) == (name == "multiclass")
     assert page.evaluate("innerWidth") == width
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     pictures = page.evaluate("[...document.images].map(i => i.naturalWidth)")

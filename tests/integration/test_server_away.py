@@ -31,6 +31,7 @@ NAMES = (
     *(f"promote step {step}" for step in range(EVERY_STEPS, STEPS + 1, EVERY_STEPS)),
     "evaluate",
     "audit",
+    "baseline",
     "report",
 )
 COMPLETED = {(name, "COMPLETED") for name in NAMES}

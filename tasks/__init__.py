@@ -1,1 +1,1 @@
-"""One Prefect task each: prepare, recover, segment, promote, evaluate, audit, baseline, report, scrub; what all of them share."""
+"""One Prefect task each: prepare, recover, segment, promote, evaluate, audit, report and others; what they share."""

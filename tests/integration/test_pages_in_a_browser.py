@@ -30,6 +30,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "metrics": {"accuracy": 0.99, "macro_f1": 0.99, "auc": 0.999}, "reason": None, "num_rows": 200_000,
         "num_train_rows": 1_234_567, "num_test_rows": 1203, "num_terms": 131_072,
     }  # fmt: skip
+    assert multiclass.evaluation is not None
     tested = {"metrics": multiclass.evaluation["metrics"], "metrics_step": 1200}
     multiclass = replace(multiclass, state=multiclass.state.model_copy(update=tested))
     written = {}

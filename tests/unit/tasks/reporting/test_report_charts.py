@@ -148,7 +148,7 @@ def test_of_many_classes_the_most_frequent_and_the_rarest_are_drawn_and_the_othe
 
 @pytest.mark.parametrize("num_classes", [1000, 10_000])
 def test_a_report_of_many_classes_takes_seconds_and_little_memory(num_classes: int) -> None:
-    made = run_of([sys.executable, "tests/benchmarks/bench_report.py", str(num_classes)])
+    made = run_of([sys.executable, "-m", "tests.helpers.report_of_many_classes", str(num_classes)])
     assert made["cpu_seconds"] < 20 and made["most_bytes"] < 500e6
     assert made["page_bytes"] < 3e6 and made["artifact_bytes"] < 1e5 and made["stored_bytes"] < 5e6
 

@@ -1,4 +1,4 @@
-"""What the report of a run with many classes needs: `python tests/benchmarks/bench_report.py 10000`.
+"""What the report of a run with many classes needs: `python -m tests.helpers.report_of_many_classes 10000`.
 
 The confusion is made up: 20 test samples of each class, two of them taken for another one. It is read from JSON as it
 is from a store, and a line of JSON tells CPU seconds, the process's most memory, and how large the page is.

@@ -38,7 +38,7 @@ def read_status(store: Store, run: str) -> dict[str, Any]:
 
 
 def describe_status(store: Store, head: Generation) -> dict[str, Any]:
-    """The status of a run whose newest generation is `head`, JSON-able."""
+    """The status of a run whose newest generation is `head`, JSON-able, without looking for its linear model."""
     state, run = head.state, head.state.run
     life = _read_life(store, state, state.lease) if state.lease is not None else None
     return {
@@ -82,6 +82,7 @@ def describe_status(store: Store, head: Generation) -> dict[str, Any]:
         ],
         "best": describe_best(state),
         "overfitting": describe_overfitting(state),
+        "baseline": None,
         "generation": head.generation,
         "last_sign_of_life_at": max(head.written_at, life["last_sign_of_life_at"] if life else 0.0),
     }

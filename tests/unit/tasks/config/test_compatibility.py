@@ -53,7 +53,7 @@ CHANGES = (
     "data.split.validation_source=moved", "data.split.test_source=moved",
     "checkpoint.gate.lowest_metric=0.5", "divergence.max_rollbacks=1", "segment.seconds=9", "retry.attempts=0",
     "cluster.kind=slurm", "notices.file=/notice", "train.activation_checkpointing=true",
-    "tracking.experiment=other",
+    "tracking.experiment=other", "report.baseline=false",
 )  # fmt: skip
 CHANGES_OF_PRETRAINED = ("model.name=./moved", "data.tokenizer.path=moved/tokenizer.json")
 # Of the user's own code: `unit/tasks/models/test_own_code.py`.

@@ -27,6 +27,7 @@ class Status(TypedDict):
     `promoted`, and `live_step` the one that the ranks of a run in training have reached. `metrics` are those of the
     test split, of the model of `metrics_step`, and so are those of `slices`, by columns of metadata. `baseline` has
     those of a linear model on the same data, with a `warning` where it is better, or the `reason` why there are none.
+    `clock` says which dates show that a clock was wrong.
     """
 
     run: str
@@ -50,6 +51,7 @@ class Status(TypedDict):
     steps_lost_total: int
     steps_lost_is_least: bool
     time: dict[str, Any] | None
+    clock: str | None
     dataset_digest: str
     metrics: dict[str, float] | None
     metrics_step: int | None
@@ -152,6 +154,7 @@ class Export(TypedDict):
     out: str
     step: int
     metric: float | None
+    metric_name: str
     checkpoint: str
 
 

@@ -18,7 +18,13 @@ from tests.faults.campaign.site import DEATH_STEP, STEPS, Site, start_logged
 from tests.helpers.commands import Runner, kill_everything, wait_until
 from tests.helpers.fault_plans import FaultPlan, read_fired
 
-REFUSALS = ("is being trained by", "was just taken over by", "was started by another process", "The lease of run")
+REFUSALS = (
+    "is being trained by",
+    "is being evaluated by",  # the rival may come late
+    "was just taken over by",
+    "was started by another process",
+    "The lease of run",
+)
 # When it looks whether it still holds the lease, promotes a checkpoint, or takes the run up again after its ranks.
 TOLD_IT_IS_OVER = ("took the run over", "has ended", "is being trained by", "is being evaluated by")
 LEAVING_SECONDS = 90.0

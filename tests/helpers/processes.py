@@ -6,6 +6,7 @@ assembles ahead.
 
 import multiprocessing
 import os
+import signal
 import sys
 import time
 import traceback
@@ -92,6 +93,7 @@ class ForkedAssemblingAhead(AssemblingAhead):
         pid = os.fork()
         if pid == 0:
             os.close(self._messages)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as a process that is begun anew has it
             ahead_work_and_leave(messages)
         return pid
 

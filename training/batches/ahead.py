@@ -109,7 +109,6 @@ class AssemblingAhead:
 def work_and_leave(messages: int) -> NoReturn:
     """Do what comes through the pipe, until that ends; never returns."""
     try:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the rank only notes it
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the ranks, which leave in good order
         name_process(NAME, TITLE)
         follow_parent()

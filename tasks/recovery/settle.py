@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from storage.errors import ConfigurationError, ConflictError, RunBusyError
 from storage.logs import LOG_NAME, write_log
 from storage.objects.addresses import run_address
@@ -28,6 +26,7 @@ from tasks.cluster.processes import find_orphans, wait_for_orphans
 from tasks.cluster.rank_ends import RankEndsAccount, describe_rank_ends
 from tasks.cluster.ranks import SPECIFICATION_NAME
 from tasks.cluster.relayed import describe_relayed_ends
+from tasks.cluster.reports import read_last_reports
 from tasks.configuration.run import RunConfig
 from tasks.console.announce import announce, warn
 from tasks.prefect_bridge.alerts import NO_PROGRESS, send
@@ -43,7 +42,6 @@ from tasks.supervision.launch import find_folder
 from tasks.supervision.standing_still import SILENCE_SECONDS, describe_stopped
 from tasks.verification.quarantine import fall_back_to_valid, require_checkpoint
 from tasks.verification.verdicts import VerdictMaker
-from training.metrics.reporter import Report
 
 WATCH_SECONDS = 2.0
 # Ranks report every few seconds.
@@ -338,15 +336,9 @@ def _last_seen(run_paths: RunPaths, lease: Lease) -> Heartbeat:
         beat=0, step=0, written_at=0
     )
     steps, phases = [lease.first_step, seen.step], seen.phases
-    progress = find_folder(run_paths, lease) / "progress.jsonl"
-    if progress.is_file():
-        for line in progress.read_text(encoding="utf-8").splitlines():
-            try:
-                report = Report.model_validate_json(line)
-            except ValidationError:
-                continue  # the line that the kill cut off
-            steps.append(report.step)
-            phases = report.phases
+    for report in read_last_reports(find_folder(run_paths, lease) / "progress.jsonl"):
+        steps.append(report.step)
+        phases = report.phases
     return seen.model_copy(update={"step": max(steps), "phases": phases})
 
 

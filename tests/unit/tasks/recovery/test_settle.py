@@ -23,6 +23,7 @@ from storage.runs.run_state import Holder, Lease, RunState
 from storage.runs.segments import Heartbeat as Beat
 from storage.runs.segments import OutcomeRecord, find_heartbeat, find_outcome, write_heartbeat, write_outcome
 from storage.runs.transitions import promote, take_lease
+from tasks.cluster.reports import read_last_reports
 from tasks.configuration.run import DataConfig, RunConfig
 from tasks.prefect_bridge.alerts import NO_PROGRESS, SEGMENT_LOST
 from tasks.recovery import settle
@@ -211,6 +212,23 @@ def test_the_last_step_and_phases_are_read_from_reports_whose_last_line_was_cut_
     (record,) = recover_run(CONFIG, run_paths).segments
     assert (record.last_step, record.steps_lost) == (6, 6)
     assert (record.phases, record.seconds) == ({"start": 2.0, "train": 9.0}, 11.0)
+
+
+def test_of_the_reports_of_days_only_the_last_are_read(run_paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    fence = begin_segment(run_paths, dead_process()).fence
+    path = run_paths.segment_scratch(fence) / "progress.jsonl"
+    path.parent.mkdir(parents=True)
+    line = Report(phase="train", step=10**9, loss=1.25, phases={"start": 2.0}).model_dump_json()
+    with path.open("w", encoding="utf-8") as file:
+        file.truncate(1 << 33)  # 8 GiB of which the disk has next to nothing, and which no memory here takes
+        file.seek(0, os.SEEK_END)
+        for step in range(9_000, 10_000):
+            file.write(f"{line.replace(str(10**9), str(step))}\n")
+    began = time.monotonic()
+    reports = read_last_reports(path)
+    assert time.monotonic() - began < 1 and reports[-1].step == 9_999 and len(reports) > 500
+    (record,) = recover_run(CONFIG, run_paths).segments
+    assert record.last_step == 9_999
 
 
 def test_on_another_machine_the_phases_of_a_lost_segment_are_those_of_its_heartbeat(run_paths: RunPaths) -> None:

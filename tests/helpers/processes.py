@@ -6,7 +6,6 @@ assembles ahead.
 
 import multiprocessing
 import os
-import signal
 import sys
 import time
 import traceback
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from training.batches.ahead import AssemblingAhead
-from training.batches.ahead import work_and_leave as ahead_work_and_leave
 from training.evaluation import evaluate
 from training.meeting import Meeting
 from training.segment import run_segment
@@ -80,22 +78,8 @@ class RankProcesses:
 
 
 def assembling_ahead(world: World) -> AssemblingAhead | None:
-    """As the first rank of a machine has it."""
-    return ForkedAssemblingAhead() if world.local_rank == 0 else None
-
-
-class ForkedAssemblingAhead(AssemblingAhead):
-    """The first one is forked, while the rank has one thread: it would load libraries that the rank has loaded."""
-
-    def _begin(self, messages: int) -> int:
-        if self._num_started > 0:
-            return super()._begin(messages)
-        pid = os.fork()
-        if pid == 0:
-            os.close(self._messages)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as a process that is begun anew has it
-            ahead_work_and_leave(messages)
-        return pid
+    """As the first rank of a machine has it: forked, while the rank has one thread."""
+    return AssemblingAhead(can_fork=True) if world.local_rank == 0 else None
 
 
 def train_segment(spec: SegmentSpec, world: World) -> Any:

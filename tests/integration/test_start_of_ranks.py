@@ -26,6 +26,7 @@ def test_libraries_are_loaded_once_for_all_ranks_and_none_that_they_do_not_use(
     assert "torchmetrics" in loaded  # it validated, too
     assert not set(loaded) & NOT_LOADED
     assert loaded.count("torch") == loaded.count("training.trainer") == 1
+    assert loaded.count("pyarrow") == loaded.count("training.batches.blocks") == 1  # who assembles input is forked, too
 
 
 # Loaded by Python itself at the start of a process: what some library might do when it is imported.

@@ -46,6 +46,7 @@ def be_a_rank(order: AgentOrder, local_rank: int) -> NoReturn:
         lock = hold_lock(rank_lock(folder, world.rank))
         work = _find_work(order.specification, world, flag)
         end_after_parent(order.grace_seconds)
+        world.rank_status.begin(folder, world.rank)
         stacks = stacks_file(folder, world.rank).open("w")
         # From C, whatever Python is at: for the supervisor, which asks a rank without progress for its stacks.
         faulthandler.register(signal.SIGQUIT, stacks, all_threads=True)
@@ -59,22 +60,25 @@ def be_a_rank(order: AgentOrder, local_rank: int) -> NoReturn:
 
 
 def _find_work(path: Path, world: World, flag: StopFlag) -> Callable[[], object]:
-    """To train or to evaluate; what is called returns whatever must live until the process has left."""
+    """To train or to evaluate; what is called returns whatever must live until the process has left.
+
+    Called before this process has a second thread: the one that assembles input is forked from it.
+    """
     # Loading torch takes seconds, in which a SIGTERM must not kill this rank: hence these imports come after listening.
     # What an evaluation needs takes as long again. A rank that was forked has them.
     from training.spec import SegmentSpec
 
-    world.rank_status.begin(path.parent, world.rank)
     spec = SegmentSpec.model_validate_json(path.read_bytes())
     if spec.work == "evaluate":
         # Only one of the two: each would load the libraries of the other's work.
         from training.evaluation import evaluate
 
         return partial(evaluate, spec, world, flag)
+    from training.agents.forks import why_not_fork
     from training.batches.ahead import AssemblingAhead
     from training.segment import run_segment
 
-    ahead = AssemblingAhead() if world.local_rank == 0 else None
+    ahead = AssemblingAhead(can_fork=why_not_fork() is None) if world.local_rank == 0 else None
     return partial(run_segment, spec, world, flag, ahead)
 
 

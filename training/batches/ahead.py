@@ -36,18 +36,19 @@ MOST_STARTS = 4
 class AssemblingAhead:
     """The process that works ahead, for the rank that starts it: the first one of its machine, from its main thread.
 
-    The libraries are loaded from the beginning on; what it is to work on is sent later. When it has ended, as where the
-    system took its memory, another one is started, a few times.
+    It is forked from the rank, which has the libraries, where the rank says that it `can_fork`: while it has one
+    thread. Else it loads them itself from the beginning on. What it is to work on is sent later. When it has ended, as
+    where the system took its memory, another one is started, a few times; by then a rank has threads.
     """
 
     command: tuple[str, ...] = (sys.executable, "-m", "training.batches.ahead")
 
-    def __init__(self) -> None:
+    def __init__(self, can_fork: bool = False) -> None:
         self._work: object = None
         self._num_started = 0
         self._messages = -1
         self._pid: int | None = None
-        self._start()
+        self._start(can_fork)
 
     @property
     def pid(self) -> int | None:
@@ -63,7 +64,7 @@ class AssemblingAhead:
     def assemble(self, step: int) -> None:
         """Have the block that begins at `step` assembled soon. Returns at once."""
         if self._has_ended(os.WNOHANG) and self._num_started < MOST_STARTS:
-            self._start()
+            self._start(can_fork=False)
             self._send_work()
         self._send(step)
 
@@ -74,16 +75,21 @@ class AssemblingAhead:
             self._has_ended(0)
         self._close_messages()
 
-    def _start(self) -> None:
+    def _start(self, can_fork: bool) -> None:
         self._close_messages()
         reading, self._messages = os.pipe()
-        self._pid = self._begin(reading)
+        if can_fork:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            self._pid = os.fork()
+            if self._pid == 0:
+                os.close(self._messages)
+                work_and_leave(reading)
+        else:
+            as_input = [(os.POSIX_SPAWN_DUP2, reading, 0)]
+            self._pid = os.posix_spawn(sys.executable, self.command, os.environ, file_actions=as_input)
         os.close(reading)
         self._num_started += 1
-
-    def _begin(self, messages: int) -> int:
-        as_input = [(os.POSIX_SPAWN_DUP2, messages, 0)]
-        return os.posix_spawn(sys.executable, self.command, os.environ, file_actions=as_input)
 
     def _has_ended(self, options: int) -> bool:
         if self._pid is not None and os.waitpid(self._pid, options)[0]:
@@ -109,6 +115,7 @@ class AssemblingAhead:
 def work_and_leave(messages: int) -> NoReturn:
     """Do what comes through the pipe, until that ends; never returns."""
     try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the rank only notes it
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the ranks, which leave in good order
         name_process(NAME, TITLE)
         follow_parent()

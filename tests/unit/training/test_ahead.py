@@ -16,7 +16,7 @@ from storage.errors import CorruptObjectError
 from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import make_spec
-from training.batches.ahead import MOST_STARTS, AssemblingAhead
+from training.batches.ahead import MOST_STARTS, TITLE, AssemblingAhead
 from training.batches.source import BatchSource, open_source
 from training.models.source import microbatch_cut
 from training.spec import SegmentSpec
@@ -29,7 +29,8 @@ LONGEST_SECONDS = 60
 DIES = """
 import os, signal, sys
 from training.batches.ahead import AssemblingAhead
-print(AssemblingAhead().pid, flush=True)
+signal.signal(signal.SIGTERM, lambda *_: None)
+print(AssemblingAhead(can_fork={can_fork}).pid, flush=True)
 sys.stdin.readline()
 {last_words}
 """
@@ -169,17 +170,32 @@ def test_what_is_damaged_is_told_by_the_rank_alone_and_what_is_mended_is_assembl
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("can_fork", [False, True])
 @pytest.mark.parametrize("last_words", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(0)", "sys.exit(0)"])
-def test_the_process_ends_with_the_rank_however_that_ends(last_words: str) -> None:
-    rank = subprocess.Popen(
-        [sys.executable, "-c", DIES.format(last_words=last_words)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ,
-    )  # fmt: skip
-    assert rank.stdin is not None and rank.stdout is not None
-    ahead = psutil.Process(int(rank.stdout.readline()))
-    assert ahead.is_running()
+def test_the_process_ends_with_the_rank_however_that_ends(last_words: str, can_fork: bool) -> None:
+    rank, ahead = start_a_rank(can_fork, last_words)
     rank.communicate("\n", timeout=LONGEST_SECONDS)
     wait_until(lambda: not ahead.is_running() or ahead.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_one_that_is_forked_has_its_own_title_and_takes_no_signal_as_the_rank_does() -> None:
+    rank, ahead = start_a_rank(True, "")
+    wait_until(lambda: ahead.cmdline()[0].startswith(TITLE))
+    ahead.terminate()
+    wait_until(lambda: not ahead.is_running() or ahead.status() == psutil.STATUS_ZOMBIE)
+    assert rank.poll() is None
+    rank.communicate("\n", timeout=LONGEST_SECONDS)
+
+
+def start_a_rank(can_fork: bool, last_words: str) -> tuple["subprocess.Popen[str]", psutil.Process]:
+    """A process that notes SIGTERM, as a rank does, and says the last words when it is sent a line; and who assembles
+    for it."""
+    rank = subprocess.Popen(
+        [sys.executable, "-c", DIES.format(can_fork=can_fork, last_words=last_words)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ,
+    )  # fmt: skip
+    assert rank.stdout is not None
+    return rank, psutil.Process(int(rank.stdout.readline()))
 
 
 def test_closing_ends_it_at_once(ahead: AssemblingAhead) -> None:

@@ -312,7 +312,7 @@ def test_the_flow_behind_the_deployment_writes_the_folder_that_the_command_write
     out = tmp_path / "out"
     state = export.fn(quality.address, str(out), "newest", with_onnx=False)
     assert state.type == "COMPLETED"
-    assert str(state.message).startswith("requests as of step 6, 0.")
+    assert str(state.message).startswith("requests as of step 6, ROC AUC 0.")
     assert json.loads((out / "files.json").read_text()) == json.loads((quality.folder / "files.json").read_text())
     refused = export.fn(quality.address, str(out), "newest", with_onnx=False)
     assert refused.type == "FAILED" and "--overwrite" in str(refused.message)

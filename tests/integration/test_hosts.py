@@ -193,6 +193,6 @@ def find_interface(slurm: SlurmCluster, name: str) -> str | None:
     """What the rank on a host was told to use; None if there is none yet."""
     for process in slurm.find_job_processes(name):
         with suppress(psutil.NoSuchProcess):
-            if process.cmdline()[0].startswith(TITLE):
+            if "".join(process.cmdline()).startswith(TITLE):  # a zombie has none
                 return process.environ()["GLOO_SOCKET_IFNAME"]
     return None

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import trustme
 
+from flows.own_prefect import PROXY_SETTINGS
 from storage.errors import ObjectMissingError, StoreError, StoreUnavailableError
 from storage.objects.s3 import parts
 from storage.objects.s3 import store as s3_store
@@ -209,6 +210,7 @@ def test_behind_a_proxy_boto3_is_asked(
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server)
     monkeypatch.setenv("HTTP_PROXY", proxy.endpoint)
-    monkeypatch.setenv("NO_PROXY", "")
+    for name in PROXY_SETTINGS:
+        monkeypatch.setenv(name, "")
     assert read(store_with_object(tmp_path), 10, 5000) == DATA[10:5000]
     assert askers(proxy) == ["boto3"]

@@ -6,6 +6,11 @@ process and another machine all go on from the same checkpoint.
 
 from typing import Any, cast
 
+# Prefect loads these at the first call of a flow and of a task: here it is while a local server starts.
+import fastapi.encoders  # noqa: F401
+import prefect.flow_engine
+import prefect.task_engine
+import prefect.utilities.visualization  # noqa: F401
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort

@@ -27,6 +27,8 @@ PACKAGES = "slurmctld slurmd slurm-client munge"
 NODES = ("n1", "n2")
 PARTITION, PREEMPTING_PARTITION = "main", "urgent"
 SERVES_REQUEUED_AFTER_SECONDS = 5
+# From SIGTERM to SIGKILL.
+KILL_WAIT_SECONDS = 30
 START_SECONDS = 60.0
 LONGEST_SECONDS = 120.0  # for what hangs, not for what is slow
 POLL_SECONDS = 0.05
@@ -59,7 +61,7 @@ SelectTypeParameters=CR_Core
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 SlurmdTimeout=5
-KillWait=30
+KillWait={kill_wait_seconds}
 MinJobAge=300
 ReturnToService=2
 PreemptType=preempt/partition_prio
@@ -249,6 +251,7 @@ class SlurmCluster:
         facts = {
             "host": host, "address": self._address, "controller_port": self._controller_port, "folder": self.folder,
             "user": psutil.Process().username(), "requeue_seconds": SERVES_REQUEUED_AFTER_SECONDS,
+            "kill_wait_seconds": KILL_WAIT_SECONDS,
             "nodes": "\n".join(
                 line.format(node, host, self._address_of(node), find_free_port()) for node in self.nodes
             ),

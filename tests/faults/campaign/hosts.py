@@ -26,7 +26,7 @@ from tests.helpers.commands import kill_everything, wait_until
 from tests.helpers.fault_plans import FaultPlan, read_fired
 from tests.helpers.faulty_proxy import running_proxy
 from tests.helpers.hosts import Hosts, Way, running_hosts
-from tests.helpers.slurm_cluster import SlurmCluster, running_slurm
+from tests.helpers.slurm_cluster import KILL_WAIT_SECONDS, SlurmCluster, running_slurm
 from training.agents.rank import TITLE
 
 NAMES = ("h1", "h2", "h3")
@@ -44,6 +44,10 @@ SETTINGS: dict[str, Any] = {
 STORE_SECONDS = 5
 SLOW_KILOBITS = 1000  # a second
 COMMAND_SECONDS = 600
+# A host that comes back is told then that its job is over: the job has so long from SIGTERM to SIGKILL, and its srun so
+# long again for its step.
+SLURM_ENDS_SECONDS = 2 * KILL_WAIT_SECONDS + 10
+POLL_SECONDS = 0.5
 JOB_OUTPUT = "hosts-%j.out"
 
 
@@ -247,11 +251,17 @@ class _HostRun:
         return None if are_told and len(causes) == len(expected) else f"causes {causes}, expected {expected}"
 
     def find_left_behind(self) -> str | None:
-        """What runs on the hosts though the run is complete, in words."""
+        """What runs on the hosts though the run is complete and Slurm has had the time to end all of it, in words."""
         self._cluster.slurm.wait_until_idle()
+        deadline = time.monotonic() + SLURM_ENDS_SECONDS
+        while (left := self._find_job_processes()) and time.monotonic() < deadline:
+            self._look()
+            time.sleep(POLL_SECONDS)  # Slurm calls nobody back
         self._look()
-        left = {name: found for name in NAMES if (found := self._cluster.slurm.find_job_processes(name))}
         return f"processes are left: {left}" if left else None
+
+    def _find_job_processes(self) -> dict[str, list[psutil.Process]]:
+        return {name: found for name in NAMES if (found := self._cluster.slurm.find_job_processes(name))}
 
     def _count_ends(self) -> int:
         return self.said().count("Segment ended")

@@ -79,8 +79,7 @@ class _Segment:
         head = self._retry.call("Taking the lease", lambda: hold_lease(config, run_paths, "train"))
         lease = head.state.lease
         assert lease is not None
-        number = len(head.state.segments) + 1
-        rename_step(f"segment {number}: from step {lease.first_step:,}")
+        rename_step(f"segment {lease.fence}: from step {lease.first_step:,}")
         begin_watch(run_paths, lease)
         job = launch_job(config, run_paths, head.state)
         _warn_of_setback(head.state)
@@ -104,7 +103,7 @@ class _Segment:
             )
             if record.is_final or self._request.is_made:
                 release_job(lease.job, run_paths.store, config.run, lease.fence)
-            rename_step(f"segment {number}: steps {record.first_step:,} to {record.last_step:,}")
+            rename_step(f"segment {lease.fence}: steps {record.first_step:,} to {record.last_step:,}")
         return record
 
     def _supervise(self, job: Job, begun_with: RunState, audience: Sequence[Audience], heartbeat: Heartbeat) -> None:

@@ -46,10 +46,10 @@ def tags_of(store: Store, state: RunState) -> dict[str, str]:
         f"{PREFIX}dataset": state.dataset_digest,
         f"{PREFIX}steps_lost": at_least(str(state.steps_lost), state.steps_lost_is_least),
     }
-    for number, segment in enumerate(state.segments, start=1):
+    for segment in state.segments:
         cause = f": {segment.cause}" if segment.cause else ""
-        tags[f"{PREFIX}segment.{number:05d}"] = (
-            f"{segment.outcome}, steps {segment.first_step} to {segment.last_step}, fence {segment.fence}{cause}"
+        tags[f"{PREFIX}segment.{segment.fence:05d}"] = (
+            f"{segment.outcome}, steps {segment.first_step} to {segment.last_step}{cause}"
         )
     for number, record in enumerate(state.rollbacks, start=1):
         tags[f"{PREFIX}rollback.{number:03d}"] = (

@@ -156,7 +156,7 @@ def test_a_segment_killed_at_once_is_tried_again_and_one_that_had_got_on_is_foll
     assert 0 < followed.first_step < followed.last_step
     # Of a segment that was lost the step is red, though the chain goes on.
     steps = worked.steps(worked.find_training(cancelled))
-    assert steps[f"segment 2: steps 0 to {later.last_step:,}"] == "FAILED"
+    assert steps[f"segment {later.fence}: steps 0 to {later.last_step:,}"] == "FAILED"
     names = [state["name"] for state in worked.states(worked.find_training(cancelled))]
     assert names[:4] == ["Pending", "Running", "AwaitingRetry", "Running"]
     assert names.count("AwaitingRetry") == 1

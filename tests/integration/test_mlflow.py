@@ -207,7 +207,7 @@ def test_a_run_that_went_back_is_one_live_run_with_each_step_once(undisturbed: T
     assert list(undisturbed.values("validation/macro_f1")) == [20, 40, 60]
     assert list(undisturbed.values("test/macro_f1")) == [60]
     assert "system/cpu_utilization_percentage" in undisturbed.points and "samples_per_second" in undisturbed.points
-    first = undisturbed.tags["holdfast.segment.00001"]
+    first = undisturbed.tags["holdfast.segment.00002"]
     assert first.startswith("diverged, steps 0 to ") and f"The loss became nan at step {DIVERGED_STEP}" in first
     assert "back to step 29" in undisturbed.tags["holdfast.rollback.001"]
     assert undisturbed.parameters["train.learning_rate"] and undisturbed.info["status"] == "FINISHED"

@@ -27,7 +27,7 @@ NAMES = (
     "prepare",
     *(f"prepare: {name}" for name in ("contract", "split and statistics", "tokenise", "assign", "shard")),
     "recover",
-    f"segment 1: steps 0 to {STEPS}",
+    f"segment 2: steps 0 to {STEPS}",  # the number that commands and messages have
     *(f"promote step {step}" for step in range(EVERY_STEPS, STEPS + 1, EVERY_STEPS)),
     "evaluate",
     "audit",

@@ -106,7 +106,7 @@ def test_no_step_is_told_that_has_no_time_yet(store: LocalStore) -> None:
 def test_a_run_is_described_by_its_configuration_its_segments_and_its_resume_point(store: LocalStore) -> None:
     records = interrupted_run()
     tags = tags_of(store, records.state)
-    assert tags["holdfast.segment.00002"] == "lost, steps 310 to 637, fence 9: no sign of life for 30 s"
+    assert tags["holdfast.segment.00009"] == "lost, steps 310 to 637: no sign of life for 30 s"
     assert tags["holdfast.resume_point.step"] == "1200"
     assert tags["holdfast.resume_point.address"].startswith(f"{store.address}/runs/intents/")
     assert len(tags["holdfast.resume_point.weights_sha256"]) == 64

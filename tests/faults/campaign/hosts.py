@@ -288,7 +288,7 @@ class _HostRun:
         for name in NAMES:
             for process in self._cluster.slurm.find_job_processes(name):
                 with suppress(psutil.NoSuchProcess):
-                    if f"{TITLE} {rank} " in process.cmdline()[0] and job_of(process.pid) == job:
+                    if f"{TITLE} {rank} " in "".join(process.cmdline()) and job_of(process.pid) == job:
                         return name
         raise RuntimeError(f"rank {rank} is on no host: {self.said()[-800:]}")
 

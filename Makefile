@@ -27,7 +27,7 @@ lint: setup
 # ruff and mypy run beside the tests, and these WORKERS files at a time: most tests wait for processes that they have
 # started. The order stays as tests/conftest.py makes it, with the longest first. A worker that died is not replaced:
 # xdist would give the new one the file that killed it, again and again.
-WORKERS ?= 3
+WORKERS ?= 4
 test: setup
 	$(MAKE) --jobs=2 lint fast-tests
 

@@ -37,7 +37,9 @@ class ConfigModel(BaseModel):
     def describe(self, *names: str) -> str:
         """The values of these fields in words, and which of them are defaults: for a message about how they agree."""
         return " and ".join(
-            f"{name} is {getattr(self, name)!r}" + ("" if name in self.model_fields_set else " (the default)")
+            f"{name} is not set"
+            if (value := getattr(self, name)) is None
+            else f"{name} is {value!r}" + ("" if name in self.model_fields_set else " (the default)")
             for name in names
         )
 

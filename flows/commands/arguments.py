@@ -22,6 +22,8 @@ with lazy_imports():
     import tasks.data.listing as listing
     import tasks.data.readers.check as check
     import tasks.models.own_code as own_code
+    import tasks.models.pretrained as pretrained
+    import tasks.run_paths as run_paths
 
 if TYPE_CHECKING:
     from storage.objects.store import Store
@@ -62,25 +64,36 @@ RunArgument = Annotated[
 
 
 def read_configuration(path: Path, assignments: list[str]) -> RunConfig:
-    """The configuration, after a look at the source's columns. Raises `ConfigurationError` or `ContractError`.
+    """The configuration, after a look at the source, and at where a run writes.
 
     Prints what it does: a person sees a line at once, and a mistake before any library is loaded that takes seconds. A
     run that was begun has its data set, and may need no source any more: of it only the configuration is compared.
+    Raises `ConfigurationError`, `ContractError` or `StoreError`.
     """
     print_progress(f"Reading the configuration {path}.")
     config = settings.load_configuration(path, assignments)
-    head = manifests.Manifest(addresses.open_store(config.store), config.run).find_head()
+    places = run_paths.open_run_paths(config)
+    head = places.manifest.find_head()
     if head is not None:
         begun = compatibility.as_begun(config, head.state)
         compatibility.require_compatible(head.state, begun)
         own_code.require_same_code(begun)
-        return config
+    else:
+        _look_at_new_run(config)
+    addresses.check_writable(places.store)
+    run_paths.require_scratch(places)
+    return config
+
+
+def _look_at_new_run(config: RunConfig) -> None:
     own_code.pin_code(config)  # raises where it is not there
+    if config.model.kind == "pretrained":  # the tokenizers' library takes a moment to load
+        pretrained.require_files(config.model)
     files = listing.find_source(config.data)
     print_progress(f"Checking the columns of {config.data.source}.")
     check.check_columns(files, config.data)
+    check.check_first_rows(files, config.data)
     user_suite.read_suite(config.data)
-    return config
 
 
 def find_run(text: str, assignments: list[str]) -> tuple[Store, str]:

@@ -22,6 +22,10 @@ RUNS_FOLDER = "runs"
 # A run's name is a folder's name, in a file system and in a bucket.
 RUN_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 MAX_RUN_NAME_CHARACTERS = 100
+RUN_NAME_WORDS = (
+    f"1 to {MAX_RUN_NAME_CHARACTERS} letters, digits, `.`, `_` and `-`, the first one a letter or a digit: the name "
+    "alone, without a path"
+)
 # What stands before a colon at the beginning of a URL (RFC 3986, 3.1); a single letter is a drive elsewhere, no scheme.
 SCHEME_PATTERN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
@@ -98,10 +102,7 @@ def find_run_address(text: str) -> tuple[Store, str] | None:
 def require_run_name(run: str) -> None:
     """Raise `ConfigurationError` unless this can be the name of a run."""
     if not _is_run_name(run):
-        raise ConfigurationError(
-            f"run = {run!r} is not the name of a run: expected 1 to {MAX_RUN_NAME_CHARACTERS} letters, digits, `.`, "
-            "`_` and `-`, the first one a letter or a digit. Give the name alone, without a path."
-        )
+        raise ConfigurationError(f"run = {run!r} is not the name of a run: expected {RUN_NAME_WORDS}.")
 
 
 def _is_run_name(text: str) -> bool:

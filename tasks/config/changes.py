@@ -4,11 +4,13 @@ Invariant: what decides the bits of the model is fixed when the run begins. What
 else is refused with a field-by-field difference.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import ValidationError
 
 from storage.errors import IncompatibleRunError
+from storage.objects.addresses import RUNS_FOLDER
 from storage.runs.run_state import RunState
 from tasks.config.by_rows import keep_length
 from tasks.config.out_of_memory import keep_adapted
@@ -131,22 +133,32 @@ def require_compatible(state: RunState, config: RunConfig) -> None:
     """Raise `IncompatibleRunError` naming every field whose change would make it another model."""
     changes = describe_changes(read_stored(state.config), config.model_dump(mode="json"))
     may_change = PINNED_CODE if _has_no_step(state) else ()
-    refused = [
-        text
+    refused = {
+        field: text
         for field, text in changes.items()
         if not _is_changeable(field, config) and not field.startswith(may_change)
-    ]
+    }
     if refused:
         raise IncompatibleRunError(
             f"Run {state.run!r} was started with another configuration:\n"
-            + "\n".join(f"  {text}" for text in refused)
+            + "\n".join(f"  {text}" for text in refused.values())
             + "\nRestore these to go on with the run, or give another run name to start a new one."
+            + _describe_start(state, config, refused)
         )
     if state.promoted is not None and config.train.num_steps < state.promoted.step:
         raise IncompatibleRunError(
             f"Run {state.run!r} has already made {state.promoted.step} steps; train.steps = {config.train.steps} is "
             "below that. Give more steps, or another run name to start a new run."
         )
+
+
+def _describe_start(state: RunState, config: RunConfig, changed: Iterable[str]) -> str:
+    """How a new run begins with the weights of this one, where it can."""
+    has_sizes = isinstance(config.model, EncoderConfig) and not any(field.startswith("model.") for field in changed)
+    if state.promoted is None or not has_sizes:
+        return ""
+    origin = f"{config.store}/{RUNS_FOLDER}/{state.run}"
+    return f" With the weights of this one it begins by --set run=NEW --set train.start_from={origin}"
 
 
 def read_stored(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Message about a file that is not TOML: the line, and what is usually meant by it.
+"""Message about a file that is not TOML, or no text: the line, and what is usually meant by it.
 
 Invariant: a hint is given only where the line shows what it is about; the parser's own message always stands before it.
 """
@@ -10,6 +10,24 @@ POSITION = re.compile(r"\(at line (\d+), column \d+\)")
 ASSIGNED = re.compile(r"\s*[\w.\"'-]+\s*=\s*(.*?)\s*(#.*)?$")
 WORDS = {"True": "true", "False": "false", "TRUE": "true", "FALSE": "false"}
 NOTHING = ("None", "null", "nil", "NULL", "Null")
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+KEY_OF_YAML = re.compile(r"\s*([\w.-]+)\s*:(\s|$)")
+# Of the parser's words, what they mean to who has written the line.
+HINTS_BY_MESSAGE = {
+    "Cannot overwrite a value": "This key is there twice. Keep one of the two lines.",
+    "Cannot declare": "This section is there twice. Put the lines of both below one of the two.",
+}
+
+
+def explain_encoding(error: UnicodeDecodeError) -> str:
+    """Where the bytes are that are no UTF-8, and how to have them so."""
+    if error.object.startswith(UTF_16):
+        return "it is in UTF-16, and must be in UTF-8.\n  what to do: iconv -f UTF-16 -t UTF-8 FILE > NEW"
+    line = error.object.count(b"\n", 0, error.start) + 1
+    return (
+        f"it is not UTF-8 text: line {line:,} has the byte 0x{error.object[error.start]:02x}.\n"
+        "  what to do: save it as UTF-8; if it was written as Windows-1252: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW"
+    )
 
 
 def explain_toml_error(text: str, error: tomllib.TOMLDecodeError) -> str:
@@ -20,11 +38,15 @@ def explain_toml_error(text: str, error: tomllib.TOMLDecodeError) -> str:
     if position is None or int(position[1]) > len(lines):
         return message
     line = lines[int(position[1]) - 1]
-    hint = _find_hint(line)
+    hint = next((hint for words, hint in HINTS_BY_MESSAGE.items() if words in message), None) or _find_hint(line)
     return f"{message}\n  the line: {line.strip()}" + (f"\n  what to do: {hint}" if hint else "")
 
 
 def _find_hint(line: str) -> str | None:
+    if line.lstrip().startswith("{"):
+        return 'This is JSON. In TOML a key and its value are a line, run = "demo", and a section begins with [data].'
+    if (key := KEY_OF_YAML.match(line)) is not None:
+        return f'This is YAML. In TOML it is {key[1]} = "...", with text in quotes, and a section begins with [data].'
     assigned = ASSIGNED.match(line)
     value = assigned[1] if assigned is not None else ""
     if "\\" in value and value.startswith('"'):

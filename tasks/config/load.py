@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from storage.errors import ConfigurationError
-from tasks.config.hints import explain_toml_error
-from tasks.config.mistakes import describe_mistake
+from tasks.config.hints import explain_encoding, explain_toml_error
+from tasks.config.mistakes import describe_mistakes
 from tasks.config.paths import absolute_path, absolute_paths
 from tasks.configuration.run import RunConfig
 from training.configuration import ConfigModel
@@ -39,7 +39,7 @@ def load_configuration(path: Path, assignments: Sequence[str] = ()) -> RunConfig
             "Give the path of a TOML file; those in deployments/configs are examples."
         ) from error
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"The configuration {path} is not valid TOML: it is not UTF-8 text.") from error
+        raise ConfigurationError(f"The configuration {path} is not valid TOML: {explain_encoding(error)}") from error
     except tomllib.TOMLDecodeError as error:
         explained = explain_toml_error(text, error)
         raise ConfigurationError(f"The configuration {path} is not valid TOML: {explained}") from error
@@ -61,7 +61,7 @@ def configure(model: type[Config], values: dict[str, Any], origin: str) -> Confi
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        problems = "\n".join(f"  {describe_mistake(model, problem)}" for problem in error.errors())
+        problems = "\n".join(f"  {line}" for line in describe_mistakes(model, error.errors()))
         raise ConfigurationError(f"The {origin} is wrong:\n{problems}") from error
 
 

@@ -172,7 +172,7 @@ class DataConfig(ConfigModel):
     @model_validator(mode="after")
     def _columns_make_sense(self) -> "DataConfig":
         if (self.text is None) == (self.tokens is None):
-            found = "neither is set" if self.text is None else "both are set"
+            found = "neither is set. Set text" if self.text is None else "both are set. Take one of them out"
             raise ValueError(f"exactly one of text and tokens must name a column: {found}")
         if self.text is not None and len(self.text_columns) not in (1, 2):
             raise ValueError(f"text must name one column or two: {self.describe('text')}")
@@ -188,9 +188,13 @@ class DataConfig(ConfigModel):
         named = [c for c in (self.id, self.tokens, self.attention_mask, self.weight) if c is not None]
         named += self.label_columns + self.text_columns
         counts = Counter(named + self.numeric + self.categorical)
+        if "" in (*self.text_columns, *self.numeric, *self.categorical):
+            raise ValueError("a column must have a name, and one is named ''. Give its name, or take it out")
         twice = sorted(column for column, count in counts.items() if count > 1)
         if twice:
-            raise ValueError(f"each column has one meaning, but these are named twice: {', '.join(twice)}")
+            raise ValueError(
+                f"each column has one meaning, but these are named twice: {', '.join(twice)}. Name each in one place"
+            )
         return self
 
 

@@ -17,6 +17,12 @@ USUAL_SPLIT_NAMES = {
     "test": ("test", "testing"),
 }
 
+COLUMN_FOR = {
+    "column": "the values whose rows are to stay together",
+    "time": "the times of the rows",
+    "given": "the names of the splits",
+}
+
 
 class SplitConfig(ConfigModel):
     """How samples are assigned to training, validation and test. Always a pure function of the row."""
@@ -90,10 +96,12 @@ class SplitConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _column_is_named(self) -> "SplitConfig":
-        if (self.by in ("id", "text")) != (self.column is None):
+        if self.column is None and self.by in COLUMN_FOR:
+            raise ValueError(f"by = {self.by!r} needs column, the name of the column with {COLUMN_FOR[self.by]}")
+        if self.column is not None and self.by not in COLUMN_FOR:
             raise ValueError(
-                "column is needed for by = 'column', by = 'time' and by = 'given', and not allowed with by = 'id' and "
-                f"by = 'text': {self.describe('by', 'column')}"
+                f"column goes with by = {' or '.join(map(repr, COLUMN_FOR))} alone: {self.describe('by', 'column')}. "
+                "Set by to one of these, or take column out"
             )
         return self
 

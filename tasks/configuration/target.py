@@ -27,6 +27,11 @@ def require_classes(
     """Raise `ValueError` unless the kind may have these classes; `described` is how rare classes are to be treated."""
     if kind == "binary" and classes is not None and len(classes) != 2:
         raise ValueError(f"a binary target has two classes, found {classes}")
+    if classes is not None and len(classes) < 2:
+        raise ValueError(
+            f"classes must name at least two, all that there are, found {classes}. Take it out to have all labels of "
+            "the data"
+        )
     if kind == "binary" and rare_classes != "error":
         raise ValueError(
             f"a binary target needs both of its classes: {described}. Take it out, or set kind to 'multiclass'"

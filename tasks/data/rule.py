@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tasks.configuration.run import DataConfig
 from tasks.data.labels import may_be_without_classes
 
-OUTSIDE = "outside the domain"
+OUTSIDE = "unknown labels"
 LIST = "list all that may occur in data.classes"
 LIST_BOTH = 'list both in data.classes, the one to detect as the second: classes = ["no", "yes"]'
 
@@ -29,7 +29,7 @@ class Rule:
 
 def not_null(column: str, name: str, remedy: str) -> Rule:
     """A value in every row; `name` is what the column is called in `samples`."""
-    return Rule(column, "missing", "a value in every row", f"{name} IS NULL", f"{name}::VARCHAR", remedy)
+    return Rule(column, "missing values", "a value in every row", f"{name} IS NULL", f"{name}::VARCHAR", remedy)
 
 
 def outside_the_domain(column: str, domain: Sequence[str], broken: str, shown: str, config: DataConfig) -> Rule:

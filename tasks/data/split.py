@@ -241,12 +241,14 @@ def _require_classes(classes: list[str], counts: Counts, config: DataConfig) -> 
             ', set data.rare_classes = "drop" to leave their rows out or "other" to make one class of all that a split '
             "has no row of"
         )
-        described = describe_form(find_form(classes))
+        remedy = (
+            f"give more rows of these classes, take them out of the data (and of data.classes)"
+            f"{treated if may_be_without_classes(config) else ''}, or change data.split"
+        )
+        described = "".join(f"{sentence} If they are classes: " for sentence in describe_form(find_form(classes)))
         raise broken_contract(
             f"Column {config.target_name!r}: the training split has no row of {len(absent)} of {len(classes)} classes.",
             "every class in the training split",
             f"none of {describe_rows(absent, counts, config)}",
-            "give more rows of these classes, take them out of the data (and of data.classes)"
-            f"{treated if may_be_without_classes(config) else ''}, or change data.split"
-            f"{''.join(f'. {sentence}' for sentence in described)}",
+            f"{described}{remedy}",
         )

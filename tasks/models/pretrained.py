@@ -67,6 +67,15 @@ def pin_model(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"model": model, "data": data})
 
 
+def require_files(config: PretrainedConfig) -> None:
+    """Raise `ConfigurationError` for a folder that is not there, or has not the files of a model. No hub is asked."""
+    if _is_path(config.name):
+        folder = find_folder(config)
+        _read_json(folder / CONFIG_FILE, config)
+        _require_tokenizer(folder, config)
+        _files_of(folder, config)
+
+
 def require_same_model(config: RunConfig) -> None:
     """Raise `IncompatibleRunError` if the folder of a begun run's model has other files now.
 
@@ -148,7 +157,12 @@ def _files_of(folder: Path, config: PretrainedConfig) -> list[str]:
 def _read_json(path: Path, config: PretrainedConfig) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ConfigurationError(
+            f"The model {config.name!r} cannot be read: {path}: {error.strerror}. Give a folder with {CONFIG_FILE}, "
+            f"{TOKENIZER_FILE} and {WEIGHTS_FILE}, as save_pretrained of transformers writes it."
+        ) from error
+    except ValueError as error:
         raise ConfigurationError(f"The model {config.name!r} cannot be read: {path}: {error}.") from error
     if not isinstance(content, dict):
         raise ConfigurationError(f"The model {config.name!r} cannot be read: {path} has no object in it.")
@@ -162,12 +176,16 @@ def _find_tokenizer_config(folder: Path, config: PretrainedConfig) -> str | None
     return canonical_json({k: v for k, v in content.items() if k not in LONG_IN_TOKENIZER_CONFIG}).decode()
 
 
-def _load_tokenizer(folder: Path, config: PretrainedConfig) -> Tokenizer:
+def _require_tokenizer(folder: Path, config: PretrainedConfig) -> None:
     if not (folder / TOKENIZER_FILE).exists():
         raise ConfigurationError(
             f"The model {config.name!r} has no {TOKENIZER_FILE}, the file of a fast tokenizer: make one with "
             f"transformers, AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
         )
+
+
+def _load_tokenizer(folder: Path, config: PretrainedConfig) -> Tokenizer:
+    _require_tokenizer(folder, config)
     try:
         return load_tokenizer(folder / TOKENIZER_FILE)
     except Exception as error:  # the library raises no narrower one

@@ -95,7 +95,7 @@ TEXT_MISTAKES: dict[str, tuple[Callable[[Columns], Columns], dict[str, Any], tup
     "a label outside the domain": (
         with_value("domain", 5, "weather"),
         {"classes": ["billing", "travel", "work"]},
-        ("'domain'", "outside the domain", "one of billing, travel, work", "1 of 240", "has 'weather'", "data.classes"),
+        ("'domain'", "unknown labels", "one of billing, travel, work", "1 of 240", "has 'weather'", "data.classes"),
     ),
     "labels that are floats": (
         with_column("domain", pa.array([1.0, float("nan")] * (NUM_ROWS // 2))),
@@ -110,7 +110,7 @@ TEXT_MISTAKES: dict[str, tuple[Callable[[Columns], Columns], dict[str, Any], tup
     "an id twice in different files": (
         with_value("sample_id", 5, "s00003"),
         {},
-        ("'sample_id'", "duplicate ids", "1 rows too many", "'s00003' in 2 rows"),
+        ("'sample_id'", "duplicate ids", "1 row too many", "'s00003' in 2 rows"),
     ),
     "a null id": (with_value("sample_id", 5, None), {}, ("'sample_id'", "missing", "row 5")),
     "an infinite number": (
@@ -253,7 +253,7 @@ TOKEN_MISTAKES: dict[str, tuple[Callable[[Columns], Columns], dict[str, Any], tu
     "a third label": (
         with_column("label", [i % 3 for i in range(NUM_ROWS)]),
         {},
-        ("'label'", "outside the domain", "one of 0, 1", "40 of 120", "has '2'"),
+        ("'label'", "unknown labels", "one of 0, 1", "40 of 120", "has '2'"),
     ),
     "a split column of one value": (
         with_column("shard_id", [1] * NUM_ROWS),

@@ -26,6 +26,7 @@ from tasks.prepare import prepare_data
 from tasks.recover import recover
 from tasks.run_paths import open_run_paths
 from tests.helpers.commands import COMMAND, Runner, call_here
+from tests.helpers.messages import require_golden
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.prefect_server import find_free_port
 from tests.helpers.runs import lease_run, make_checkpoint, record_of
@@ -232,14 +233,14 @@ def test_a_source_that_is_not_there(trained: Runner, folder: Path) -> None:
 
 def test_a_store_that_cannot_be_written(trained: Runner, folder: Path) -> None:
     """Behind a file, and on a file system without room for it: root, too, cannot write there."""
-    for place, refused in (("file/store", refuse_in_a_process), ("/proc/store", refuse_to_prepare)):
+    for place, refused in (("file/store", refuse_in_a_process), ("/proc/store", partial(refuse, command="run"))):
         message = refused(trained, run="new", store=folder / place)
         assert_says(message, f"Cannot write to the store {folder / place}", "Check that its folder", "then run again")
 
 
 def test_a_scratch_folder_that_cannot_be_written(trained: Runner, folder: Path) -> None:
     """Said before a run is begun, also where the data set is there already and is not prepared again."""
-    message = refuse_to_prepare(trained, run="new", scratch=folder / "file/scratch")
+    message = refuse(trained, "run", run="new", scratch=folder / "file/scratch")
     assert_says(message, f"Cannot write working files in {folder / 'file/scratch'}", "or set scratch to another one")
 
 
@@ -250,11 +251,9 @@ def test_a_prefect_server_that_is_not_there(trained: Runner) -> None:
     assert_says(message, "no connection could be made")
 
 
-def test_a_changed_file_when_a_run_is_to_go_on(trained: Runner, source_file: Path) -> None:
+def test_a_changed_file_when_a_run_is_to_go_on(trained: Runner, folder: Path, source_file: Path) -> None:
     with_value("text", "another text")(source_file, text_columns(NUM_ROWS, first=NUM_ROWS))
-    message = refuse_to_prepare(trained, train__steps=8)
-    assert_says(message, "The data of run 'trained' changed", "part-1.parquet: content changed")
-    assert_says(message, "Restore the data", "or give another run name")
+    require_golden("other-data-of-a-run", refuse_to_prepare(trained, train__steps=8), folder)
 
 
 def test_a_row_more_and_a_file_more_when_a_run_is_to_go_on(trained: Runner, source_file: Path) -> None:
@@ -269,24 +268,22 @@ def test_a_row_more_and_a_file_more_when_a_run_is_to_go_on(trained: Runner, sour
     assert_says(message, "file part-1.parquet: content changed", "file part-2.parquet: new")
 
 
-def test_a_changed_configuration_when_a_run_is_to_go_on(trained: Runner) -> None:
+def test_a_changed_configuration_when_a_run_is_to_go_on(trained: Runner, folder: Path) -> None:
     changes = {"model__width": 32, "train__learning_rate": 0.1, "data__max_tokens": 128, "train__steps": 8}
     message = refuse_in_a_process(trained, **changes)
-    assert_says(message, "Run 'trained' was started with another configuration", "model.width: was 16, is 32 now")
-    assert_says(message, "train.learning_rate: was 0.001, is 0.1 now", "data.max_tokens: was 64, is 128 now")
-    assert_says(message, "Restore these to go on", "or give another run name")
+    require_golden("another-model-of-a-run", message, folder)
     assert "train.steps" not in message  # more steps are no mistake
+    require_golden("another-rate-of-a-run", refuse(trained, "run", train__learning_rate=0.1), folder)
 
 
-def test_fewer_steps_than_were_made(trained: Runner) -> None:
-    message = refuse_to_prepare(trained, train__steps=3)
-    assert_says(message, "Run 'trained' has already made 4 steps", "train.steps = 3 is below that", "Give more steps")
+def test_fewer_steps_than_were_made(trained: Runner, folder: Path) -> None:
+    require_golden("fewer-steps-of-a-run", refuse(trained, "run", train__steps=3), folder)
 
 
 SETTING_MISTAKES: dict[str, tuple[str, ...]] = {
     "train.stepz=5": ("run.toml is wrong", "train.stepz: there is no such key; did you mean steps?"),
     "train.steps": ("--set takes key=value, for instance train.steps=500", "found 'train.steps'"),
-    "train.steps=many": ("train.steps: must be a valid integer (found 'many')",),
+    "train.steps=many": ("train.steps: must be a whole number (found 'many')",),
     "train=5": ("train: must be a section with keys of its own",),
     "store=": ("store: must have at least 1 character",),
     "store=s3://bucket:9000/prefix": ("is not an address of the form s3://bucket/prefix", "AWS_ENDPOINT_URL_S3"),

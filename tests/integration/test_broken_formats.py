@@ -14,8 +14,8 @@ from storage.errors import ConfigurationError, ContractError
 from storage.objects.local_store import LocalStore
 from tasks.configuration.run import DataConfig
 from tasks.data.pipeline import prepare_dataset
-from tasks.data.readers import conversion, lines
-from tasks.data.readers.check import check_columns
+from tasks.data.readers import check, conversion, lines
+from tasks.data.readers.check import check_columns, check_first_rows
 from tasks.data.sources.files import find_files
 from tests.helpers.parquet import (
     inputs_of,
@@ -73,12 +73,15 @@ BROKEN_LINES: dict[str, tuple[str, bytes, tuple[str, ...]]] = {
     "tabs in a file of commas": (
         "csv",
         b"sample_id\ttext\tdomain\na\tb\twork\n",
-        ("its fields look separated by tabs", "of one called .tsv by tabs. Rename it"),
+        ("its fields look separated by tabs: call the file .tsv",),
     ),
     "a row in place of a header": (
         "csv",
         b"a,b,work,1\nb,c,travel,2\n",
-        ("'sample_id' is missing", "if that is a row already, put a line with the names of the columns before it"),
+        (
+            "'sample_id' is missing",
+            "if the first line is a row already, put a line with the names of the columns before",
+        ),
     ),
     "lines that end with CR": (
         "csv",
@@ -306,6 +309,25 @@ def test_a_text_among_numbers_far_behind_the_first_rows_is_found_and_counted(
         f"2 of 5,000 rows of {source}: line 8,002 has 'n/a'; line 9,998 has 'n/a'",
         "leave the field empty",
     )
+
+
+def test_the_first_rows_are_looked_at_before_the_others_and_said_to_be_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = text_columns(200) | {"length": list(range(200))}
+    columns["domain"][150:] = ["one"] * 49 + [None]  # what is wrong with a row that can be read is for the contract
+    source = write_table(tmp_path / "a.csv", columns)
+    files, config = find_files(str(source)), text_config(source, numeric=["length"])
+    check_first_rows(files, config)
+    columns["length"] = ["n/a" if row in (7, 190) else str(row) for row in range(200)]
+    write_table(source, columns)
+    with pytest.raises(ContractError, match=r"found: 2 of 200 rows of .*has 'n/a'; line"):
+        check_first_rows(files, config)
+    monkeypatch.setattr(check, "NUM_BYTES_LOOKED_AT", 1000)
+    with pytest.raises(ContractError, match=r"found: 1 of the first \d\d rows of "):
+        check_first_rows(files, config)
+    monkeypatch.setattr(check, "NUM_BYTES_LOOKED_AT", 100)
+    check_first_rows(files, config)
 
 
 @pytest.mark.parametrize(("kind", "zone"), [("jsonl", "Z"), ("csv", "Z"), ("jsonl", None), ("csv", None)])

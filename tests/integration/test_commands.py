@@ -373,7 +373,7 @@ def test_advise_says_what_it_needs_from_a_run_that_measured_nothing(configuratio
     given = ("--stall-seconds", 0.5, "--durable-seconds", 5, "--restart-seconds", 30)
     assert read_json("advise", configuration, *given)["recommended"]["every_steps"] is None
     result = call_narrow("advise", configuration, *given, "--failures-per-day", -1)
-    assert result.returncode == 2 and "failures_per_day: must be greater than 0 (found -1.0)" in result.stderr
+    assert result.returncode == 2 and "failures_per_day: must be above 0 (found -1.0)" in result.stderr
 
 
 def test_verify_of_a_run_without_checkpoints_says_so(configuration: Path) -> None:

@@ -170,7 +170,7 @@ def changed(**columns: Any) -> dict[str, Any]:
         (
             [],
             changed(domain=["billing", "travel", "tax"] * 10),
-            "outside the domain.*one of billing, travel, work.*10 of",
+            "unknown labels.*one of billing, travel, work.*10 of",
         ),
         ([], changed(text=None), "Column 'text' is missing"),
         ([], changed(length=None), "Column 'length' is missing"),

@@ -10,6 +10,7 @@ import pytest
 
 from tests.helpers.commands import call_here
 from tests.helpers.exported_runs import Exported, export_policy
+from tests.helpers.messages import require_message
 
 NOT_UTF8 = pa.array([b"caf\xe9"], pa.binary()).view(pa.string())[0]  # calls itself text
 
@@ -20,36 +21,42 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("name", "change"),
     [
-        (lambda table: table.drop_columns("text"), "has no column 'text'"),
-        (lambda table: table.drop_columns("language"), "has no column 'language'"),
-        (lambda table: replaced(table, "text", pa.array(range(len(table)))), "a column 'text' of the wrong type"),
-        (lambda table: replaced(table, "age_days", pa.array(["x"] * len(table))), "'age_days' of the wrong type"),
-        (lambda table: replaced(table, "text", pa.array(["a"] * 9 + [None] * (len(table) - 9))), "in row 9 of"),
+        ("predict-without-texts", lambda table: table.drop_columns("text")),
+        ("predict-without-a-category", lambda table: table.drop_columns("language")),
+        ("predict-numbers-for-texts", lambda table: replaced(table, "text", pa.array(range(len(table))))),
+        ("predict-words-for-numbers", lambda table: replaced(table, "age_days", pa.array(["x"] * len(table)))),
         (
-            lambda table: replaced(table, "text", pa.array(["a", " \u200b"] * (len(table) // 2) + ["a"])),
-            "in row 1 of",
+            "predict-a-text-that-is-missing",
+            lambda table: replaced(table, "text", pa.array(["a"] * 9 + [None] * (len(table) - 9))),
         ),
-        (lambda table: replaced(table, "text", pa.array(["word " * 99] * len(table))), "--truncate keeps the first"),
-        (lambda table: replaced(table, "age_days", pa.array([float("inf")] * len(table))), "a finite number"),
-        (lambda table: replaced(table, "text", pa.repeat(NOT_UTF8, len(table))), "found: bytes that are no text"),
-        (lambda table: table.append_column("id", table.column("id")), "more than one column 'id'"),
+        (
+            "predict-a-text-that-is-empty",
+            lambda table: replaced(table, "text", pa.array(["a", " \u200b"] * (len(table) // 2) + ["a"])),
+        ),
+        (
+            "predict-a-text-that-is-too-long",
+            lambda table: replaced(table, "text", pa.array(["word " * 99] * len(table))),
+        ),
+        (
+            "predict-a-number-that-is-infinite",
+            lambda table: replaced(table, "age_days", pa.array([float("inf")] * len(table))),
+        ),
+        ("predict-a-text-that-is-not-utf-8", lambda table: replaced(table, "text", pa.repeat(NOT_UTF8, len(table)))),
+        ("predict-a-column-twice", lambda table: table.append_column("id", table.column("id"))),
     ],
 )
 def test_data_that_do_not_fit_are_one_error_and_what_was_there_stays(
-    policy: Exported, tmp_path: Path, change: Callable[[pa.Table], pa.Table], said: str
+    policy: Exported, tmp_path: Path, name: str, change: Callable[[pa.Table], pa.Table]
 ) -> None:
     rows = pq.read_table(policy.data)
     rows = rows.slice(0, len(rows) - (len(rows) + 1) % 2)  # an odd number
     pq.write_table(change(rows), tmp_path / "data.parquet")
     result = tmp_path / "result.parquet"
     result.write_text("what was there")
-    done = call_here(["predict", policy.folder, tmp_path / "data.parquet", result])
-    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
-    assert "No result was written." in done.stderr
-    assert result.read_text() == "what was there"
-    assert len(list(tmp_path.iterdir())) == 2
+    line = ["predict", policy.folder, tmp_path / "data.parquet", result]
+    require_message(name, tmp_path, line, MODEL=policy.folder)
 
 
 def replaced(table: pa.Table, name: str, values: pa.Array) -> pa.Table:

@@ -1,4 +1,4 @@
-"""A mistake in the configuration or in a column is said before a command loads what takes seconds, or asks a server."""
+"""A mistake in the configuration, a column or a row is said before a command loads what takes seconds, or a server."""
 
 import json
 import subprocess
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.commands import COMMAND, ROOT
+from tests.helpers.messages import require_golden
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.s3_server import s3_environment, upload_folder, use_s3
 
@@ -55,6 +56,18 @@ MISTAKES = {
     "data.label=dominion": "Column 'dominion' is missing in part-0.parquet",
     "data.label=length": "has the wrong type",
     "store=ftp://host/store": "expected s3://bucket/prefix, or the path of a folder",
+    "data.source=quote.csv": "quote.csv is broken in line 3",
+    "data.source=later.csv": "later.csv is broken in line 1,002",
+    "data.source=latin.csv": "the byte 0xe9 at position 6 of the line",
+    "data.source=text.jsonl": "line 2 has 7",
+    "store=run.toml/store": "Cannot write to the store",
+    "scratch=run.toml/scratch": "Cannot write working files in",
+}
+LINES = {
+    "quote.csv": b'text,domain\na,work\nb,"work\n',
+    "later.csv": b"text,domain\n" + b"a,work\n" * 1000 + b'"b"c,work\n',
+    "latin.csv": b"text,domain\na caf\xe9,work\n",
+    "text.jsonl": b'{"text": "a", "domain": "work"}\n{"text": 7, "domain": "work"}\n',
 }
 
 
@@ -64,6 +77,8 @@ def configuration(tmp_path: Path) -> Path:
     columns = text_columns(20)
     for index in range(2):
         write_parquet(tmp_path / "data" / f"part-{index}.parquet", columns | {"length": [0.5] * 20})
+    for name, content in LINES.items():
+        (tmp_path / name).write_bytes(content)
     path = tmp_path / "run.toml"
     path.write_text(CONFIGURATION)
     return path
@@ -111,7 +126,10 @@ def test_a_mistake_in_a_bucket_is_said_before_more_is_imported_than_it_needs(
         ("run", str(configuration), "--set", f"data.source={source}", "--set", f"data.label={label}")
         for source, label in mistakes
     ]
-    said, imported, _ = call(commands, HEAVY, configuration.parent, s3_environment(s3_endpoint))
+    to_no_bucket = ("run", str(configuration), "--set", "store=s3://no-such-bucket/store")
+    found, imported, _ = call([*commands, to_no_bucket], HEAVY, configuration.parent, s3_environment(s3_endpoint))
+    *said, of_bucket = found
+    require_golden("a-bucket-that-is-not-there", of_bucket, configuration.parent, ENDPOINT=s3_endpoint)
     for expected, found in zip(mistakes.values(), said, strict=True):
         assert expected in found
     assert imported == ["boto3"]

@@ -5,6 +5,7 @@ import json
 import duckdb
 
 from tasks.configuration.run import DataConfig
+from tasks.data.label_form import describe_form, find_form
 from tasks.data.labels import label_domain, may_be_without_classes
 from tasks.data.rule import OUTSIDE
 
@@ -27,7 +28,8 @@ def advise_on_labels(problem: str, connection: duckdb.DuckDBPyConnection, config
         return f"list both in data.classes, the one to detect as the second: classes = {json.dumps(both)}"
     shown = ", ".join(map(repr, labels[:NUM_SHOWN]))
     more = f" and {len(labels) - NUM_SHOWN:,} more" if len(labels) > NUM_SHOWN else ""
-    return (
+    described = "".join(f"{sentence} If they are classes: " for sentence in describe_form(find_form(labels)))
+    return described + (
         f'set data.kind = "multiclass", since the column has {len(labels):,} different labels ({shown}{more}); or, if '
         "two are meant, correct the others and list both in data.classes"
     )

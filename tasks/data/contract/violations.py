@@ -14,6 +14,7 @@ from tasks.data.contract.rules import row_rules
 from tasks.data.rule import Rule
 from tasks.data.sources.columns import NUMBER_ROWS, SourceTable
 from tasks.data.sources.messages import broken_contract
+from tasks.text import count_of
 
 NUM_FILES_SHOWN = 5
 
@@ -56,7 +57,7 @@ def _row_error(table: SourceTable, index: int, rule: Rule, files: Sequence[Measu
     return broken_contract(
         f"Column {rule.column!r} breaks the contract: {rule.problem}.",
         rule.expected,
-        f"{num_rows:,} of {table.num_rows_total:,} rows: {'; '.join(shown)}{more}",
+        f"{num_rows:,} of {table.num_rows_total:,} rows: {'; '.join(shown)}{more}; row 0 is the first of a file",
         rule.remedy,
     )
 
@@ -66,6 +67,6 @@ def _duplicate_ids(repeats: Repeats, config: DataConfig) -> ContractError:
     return broken_contract(
         f"Column {config.id!r} breaks the contract: duplicate ids.",
         "each id in one row of all files",
-        f"{repeats.num_surplus:,} rows too many, for {repeats.num_ids:,} ids: {shown}",
+        f"{count_of(repeats.num_surplus, 'row')} too many, for {count_of(repeats.num_ids, 'id')}: {shown}",
         f"drop the repeated rows, name a column with unique ids, or {NUMBER_ROWS}",
     )

@@ -146,9 +146,11 @@ def _require_met(results: Sequence[Mapping[str, Any]], config: DataConfig) -> No
     remedy += ' With "severity": "warning" it would be reported and no more.' if first["suite"] == "own" else ""
     also = [f"{result['description']} ({result['found']})" for result in broken[1:]]
     where = f" of {config.expectations}" if first["suite"] == "own" else ""
+    # Who has written it looks for it by its name.
+    name = f" [{first['type']} of {first['of']}]" if first["suite"] == "own" else ""
     raise broken_contract(
         f"The data do not meet an expectation{where}: {first['description']}.",
-        f"{first['expected']} [{first['type']} of {first['of']}]",
+        f"{first['expected']}{name}",
         first["found"],
         remedy + (f"\n  also not met: {'; '.join(also)}" if also else ""),
     )

@@ -1,7 +1,8 @@
 """Source files of other formats as Parquet files in a working folder: the columns that the configuration names.
 
 Invariant: row n of such a file is row n of the user's, and it is a file of this one preparation: nothing looks for it
-later. Every value was read before the first error about values is raised, so that it can give their number.
+later. Every value was read before the first error about values is raised, so that it can give their number; of what
+`look_at_rows` finds among the first rows the error says that these are the first.
 """
 
 import re
@@ -13,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.errors import ContractError
 from tasks.configuration.run import DataConfig
 from tasks.data.readers.arrow_files import open_arrow_file, read_arrow_schema
 from tasks.data.readers.lines import CsvRows, JsonRows, open_lines
@@ -51,6 +51,29 @@ def convert_file(
     meanings = meanings_of(config, format_of(file.name) == JSON_LINES)
     _convert_lines(converted, meanings, config, on_position)
     return next((meaning.parse.kind for meaning in meanings if isinstance(meaning.parse, Times)), None)
+
+
+def look_at_rows(file: SourceFile, config: DataConfig, num_bytes: int) -> None:
+    """Raise `ContractError` for what is wrong with the first rows of a file of lines: as many as have these bytes."""
+    is_json = format_of(file.name) == JSON_LINES
+    columns = [_Column(meaning) for meaning in meanings_of(config, is_json)]
+    names = [column.meaning.column for column in columns]
+    num_rows = 0
+    with open_lines(file) as lines:
+        rows: CsvRows | JsonRows = JsonRows(lines) if is_json else CsvRows(lines)
+        if not is_json:
+            require_columns(file, rows.names, config)
+        for line, values in rows.read(names):
+            num_rows += 1
+            for column, value in zip(columns, values, strict=True):
+                column.parse(value, line)
+            if lines.num_bytes >= num_bytes:
+                break
+        else:
+            if is_json and num_rows:
+                require_columns(file, rows.names, config)
+        is_whole = next(lines, None) is None
+    _require_right_values(file, columns, f"{'' if is_whole else 'the first '}{num_rows:,}")
 
 
 def require_one_kind_of_times(files: list[SourceFile], kinds: Sequence[str | None], config: DataConfig) -> None:
@@ -98,16 +121,24 @@ class _Column:
     meaning: Meaning
     values: list[Any] = field(default_factory=list)
     num_wrong: int = 0
+    num_lists: int = 0
     examples: list[str] = field(default_factory=list)
 
-    def append(self, value: Any, line: int) -> None:
+    def parse(self, value: Any, line: int) -> Any:
+        """What the value means; None where it is missing, or does not fit, which is noted."""
         try:
-            self.values.append(None if value is None else self.meaning.parse(value))
+            return None if value is None else self.meaning.parse(value)
         except ValueError:
-            self.values.append(None)
             self.num_wrong += 1
+            self.num_lists += isinstance(value, list)
             if len(self.examples) < NUM_EXAMPLES:
                 self.examples.append(f"line {line:,} has {_shown(value)}")
+            return None
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether a column with one label a row has lists of them."""
+        return self.num_lists > 0 and self.meaning.role == "data.label"
 
     def take(self) -> pa.Array:
         values, self.values = self.values, []
@@ -129,7 +160,7 @@ def _convert_lines(
         for line, values in rows.read(names):
             num_rows += 1
             for column, value in zip(columns, values, strict=True):
-                column.append(value, line)
+                column.values.append(column.parse(value, line))
             if num_rows % BATCH_ROWS == 0 or lines.num_bytes - num_bytes > BATCH_BYTES:
                 num_bytes = lines.num_bytes
                 _write(writer, schema, columns)
@@ -137,22 +168,24 @@ def _convert_lines(
         _write(writer, schema, columns)
         if is_json and num_rows:
             require_columns(file, rows.names, config)
-    wrong = [_wrong_values(file, column, num_rows) for column in columns if column.num_wrong]
-    if wrong:
-        raise wrong[0]
+    _require_right_values(file, columns, f"{num_rows:,}")
 
 
 def _write(writer: pq.ParquetWriter, schema: pa.Schema, columns: list[_Column]) -> None:
     writer.write_batch(pa.record_batch([column.take() for column in columns], schema=schema))
 
 
-def _wrong_values(file: SourceFile, column: _Column, num_rows: int) -> ContractError:
+def _require_right_values(file: SourceFile, columns: list[_Column], rows: str) -> None:
+    column = next((column for column in columns if column.num_wrong), None)
+    if column is None:
+        return
+    several = 'set data.kind = "multilabel" where a row has any number of labels, or ' if column.has_labels else ""
     missing = "leave out the key, or write null" if format_of(file.name) == JSON_LINES else "leave the field empty"
-    return broken_contract(
+    raise broken_contract(
         f"Column {column.meaning.column!r} in {file.name} has values of the wrong kind.",
         f"{column.meaning.expected}, for {column.meaning.role}",
-        f"{column.num_wrong:,} of {num_rows:,} rows of {file.location}: {'; '.join(column.examples)}",
-        f"correct these values; where a value is missing, {missing}",
+        f"{column.num_wrong:,} of {rows} rows of {file.location}: {'; '.join(column.examples)}",
+        f"{several}correct these values; where a value is missing, {missing}",
     )
 
 

@@ -19,8 +19,13 @@ from tasks.data.sources.source_file import SourceFile, cannot_read
 
 DELIMITERS = {CSV: ",", TSV: "\t"}
 CORRECT = "correct this line, or write the file again"
-# Of the error that Python's reader has for it.
+IN_QUOTES = "a value needs quotes around it where what separates the values, or an end of a line, is a part of it"
+# Of the errors that Python's reader has for it.
 CARRIAGE_RETURN = "new-line character seen in unquoted field"
+QUOTING = {
+    "unexpected end of data": "the end of the file within quotes",
+    "expected after '\"'": "more text behind the quote that ends a field",
+}
 FROM_CR = "write the file again with other ends of lines: tr '\\r' '\\n' < FILE > NEW"
 LONGEST_LINE_BYTES = 64 * 1024**2
 NUM_NAMES_KEPT = 1000
@@ -102,7 +107,9 @@ class CsvRows:
         for line, record in self.records:
             if len(record) != num_fields:
                 found = f"{len(record)} values"
-                raise broken_line(self.lines.file, line, f"{num_fields} values, as many as the header has", found)
+                expected = f"{num_fields} values, as many as the header has"
+                remedy = f"{CORRECT}; {IN_QUOTES}" if len(record) > num_fields else CORRECT
+                raise broken_line(self.lines.file, line, expected, found, remedy)
             yield line, [record[index] or None for index in indices]
 
 
@@ -131,8 +138,10 @@ class JsonRows:
         try:
             row = json.loads(text, object_pairs_hook=_with_each_key_once)
         except (ValueError, RecursionError) as error:
+            # The library's place is that in this line, which it calls the first.
+            cause = f"{error.msg}: character {error.colno}" if isinstance(error, json.JSONDecodeError) else error
             raise broken_line(
-                self.lines.file, line, expected, f"what cannot be read ({error}): {_start(text)}"
+                self.lines.file, line, expected, f"what cannot be read ({cause}): {_start(text)}"
             ) from error
         if not isinstance(row, dict):
             raise broken_line(self.lines.file, line, expected, _start(text))
@@ -188,7 +197,8 @@ def _records(lines: Lines) -> Iterator[tuple[int, list[str]]]:
                 raise broken_line(lines.file, line, expected, found, FROM_CR) from error
             expected = "fields with every quote closed, and a quote within quotes written twice"
             over = f", in a row that goes on to line {lines.number:,}" if lines.number > line else ""
-            raise broken_line(lines.file, line, expected, f"{error}{over}") from error
+            found = next((ours for theirs, ours in QUOTING.items() if theirs in str(error)), str(error))
+            raise broken_line(lines.file, line, expected, f"{found}{over}") from error
         if record:
             yield line, record
 

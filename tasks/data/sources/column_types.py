@@ -98,6 +98,8 @@ def _wrong_type(column: str, role: str, file: SourceFile, found: pa.DataType, fa
     hint = ""
     if family == REAL and role in ("text", "label", "id"):
         hint = "; pandas writes a column as floats when values are missing (NaN): fill them or drop those rows first"
+    if family == REAL and role == "label":
+        hint += "; a number is not predicted as a number (no regression): write the name of a range"
     if role == "label" and family in LISTS.values():
         hint = "; for a row with several labels set data.kind = 'multilabel'"
     if role == "label with kind multilabel" and family in (WHOLE, BOOLEAN):

@@ -8,25 +8,27 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.configuration.run import DataConfig
 from tasks.data.sources.column_types import agreed_family, common_type
-from tasks.data.sources.formats import CSV, SUFFIXES, TSV, format_of
+from tasks.data.sources.formats import CSV, PARQUET_SUFFIX, SUFFIXES, TSV, format_of
 from tasks.data.sources.label_registry import form_of
 from tasks.data.sources.messages import REWRITE, broken_contract
 from tasks.data.sources.source_file import SourceFile, cannot_read
-
-if TYPE_CHECKING:
-    pass  # takes longer to import than a mistake in a column takes to be found
+from tasks.text import count_of
 
 NUMBER_ROWS = "take data.id out: file and row number are the id then"
-NOT_PARQUET = f"something that is not Parquet, whose name does not end with {', '.join(SUFFIXES)}"
-# What separates fields in files of other tools.
-SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "'|'", ",": "commas"}
+# What separates fields in files of other tools, and what to do about such a file.
+SEPARATORS = {
+    "\t": "by tabs: call the file .tsv",
+    ",": "by commas: call the file .csv",
+    ";": "by semicolons: write the file again with commas between them",
+    "|": "by '|': write the file again with commas between them",
+}
 # How to bring the rows of what is often taken for a source.
 AS_LINES = {
     ".json": "write each row as a JSON object in a line of its own, and call the file .jsonl",
@@ -34,6 +36,9 @@ AS_LINES = {
     ".xls": "save the sheet as CSV, in UTF-8",
     ".txt": "name the file by its format: .csv if commas separate its fields, .tsv if tabs do",
 }
+PARQUET_FILE = "a complete Parquet file"
+# Arrow's words for a file that does not end as Parquet does.
+NO_END = "magic bytes not found"
 ROW_NUMBER_COLUMNS = {"file_index", "file_row_number"}
 READING_THREADS = 8
 _Read = TypeVar("_Read")
@@ -101,18 +106,18 @@ def require_columns(file: SourceFile, names: Sequence[str], config: DataConfig) 
     for column, role in named_columns(config):
         key = f"data.{role.split()[0]}"
         if column not in names:
-            hint = _in_folder_names(column, file) or _separated(names, file) or _similar(column, names)
+            hint = _in_folder_names(column, file) or _without_header(names, file, config) or _similar(column, names)
+            other = f"{hint}set {key} to a column of every file{f', or {NUMBER_ROWS}' if role == 'id' else ''}"
             raise broken_contract(
                 f"Column {column!r} is missing in {file.name}.",
                 f"every file has the column that {key} names",
-                f"the columns {_listed(names)} in {file.location}",
-                f"{hint}set {key} to a column of every file{f', or {NUMBER_ROWS}' if role == 'id' else ''}"
-                f"{_without_header(names, file, config)}",
+                f"{'the columns' if len(names) != 1 else 'one column,'} {_listed(names)} in {file.location}",
+                _separated(names, file) or other,
             )
         if lowered.count(column.lower()) > 1:
             raise broken_contract(
                 f"Column {column!r} is ambiguous in {file.name}.",
-                "names of columns differ in more than upper and lower case",
+                "each name once, in upper or lower case",
                 _listed([name for name in names if name.lower() == column.lower()]),
                 "rename one of them",
             )
@@ -148,15 +153,14 @@ def _require_rows(files: list[SourceFile], num_rows: list[int]) -> None:
         raise broken_contract(
             f"There are no rows in {_listed(names)}.",
             "at least one row in the data",
-            f"{len(names):,} files with 0 rows",
+            f"{count_of(len(names), 'file')} with 0 rows",
             f"check what wrote these files, or correct {setting}",
         )
 
 
 def read_footer(file: SourceFile) -> pq.FileMetaData:
-    expected = "a complete Parquet file"
     if file.num_bytes == 0:
-        raise broken_contract(f"The file {file.location} is empty.", expected, "0 bytes", REWRITE)
+        raise broken_contract(f"The file {file.location} is empty.", PARQUET_FILE, "0 bytes", REWRITE)
     try:
         if file.parquet is not None:
             return pq.read_metadata(file.parquet)
@@ -165,14 +169,24 @@ def read_footer(file: SourceFile) -> pq.FileMetaData:
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # Arrow's own of a damaged file have none
             raise cannot_read(file.location, error) from error
-        begins_right = _first_bytes(file) == b"PAR1"
-        found = "a Parquet file that was cut off or damaged" if begins_right else NOT_PARQUET
+        expected, found = _no_parquet(file, str(error).partition("\n")[0])
         raise broken_contract(
             f"The file {file.location} cannot be read.",
             expected,
-            f"{found} ({str(error).partition(chr(10))[0]})",
+            found,
             next((remedy for suffix, remedy in AS_LINES.items() if file.name.lower().endswith(suffix)), REWRITE),
         ) from error
+
+
+def _no_parquet(file: SourceFile, cause: str) -> tuple[str, str]:
+    """What was expected of a file that was read as Parquet and is none, or no whole one; and what was found."""
+    if _first_bytes(file) == b"PAR1":
+        cause = "its end is missing" if NO_END in cause else cause
+        return PARQUET_FILE, f"a Parquet file that was cut off or damaged: {cause}"
+    if file.name.lower().endswith(PARQUET_SUFFIX):
+        return PARQUET_FILE, "something that is not Parquet"
+    expected = f"a format that the file's name ends with: {', '.join((PARQUET_SUFFIX, *SUFFIXES))}"
+    return expected, "another name, and something that is not Parquet"
 
 
 def _first_bytes(file: SourceFile) -> bytes:
@@ -199,12 +213,7 @@ def _separated(names: Sequence[str], file: SourceFile) -> str:
     if format_of(file.name) not in (CSV, TSV) or len(names) != 1:
         return ""
     found = next((name for mark, name in SEPARATORS.items() if mark in names[0]), None)
-    if found is None:
-        return ""
-    return (
-        f"its fields look separated by {found}: of a file called .csv they are by commas, of one called .tsv by tabs. "
-        "Rename it, or write it again; or "
-    )
+    return "" if found is None else f"its fields look separated {found}"
 
 
 def _without_header(names: Sequence[str], file: SourceFile, config: DataConfig) -> str:
@@ -212,12 +221,13 @@ def _without_header(names: Sequence[str], file: SourceFile, config: DataConfig) 
     has_one = {name.lower() for name in names} & {column.lower() for column, _ in named_columns(config)}
     if format_of(file.name) not in (CSV, TSV) or has_one or len(names) < 2:
         return ""
-    return "; if that is a row already, put a line with the names of the columns before it"
+    return "if the first line is a row already, put a line with the names of the columns before it; else "
 
 
 def _similar(column: str, names: Sequence[str]) -> str:
     lowered = column.lower()
-    close = [name for name in names if lowered == name.lower()] or [name for name in names if lowered in name.lower()]
+    close = [name for name in names if lowered == name.lower()]
+    close = close or [name for name in names if lowered and lowered in name.lower()]
     close = close[:3] or get_close_matches(column, names, 3)
     return f"did you mean {' or '.join(repr(name) for name in close)}? " if close else ""
 

@@ -87,7 +87,7 @@ class LabelColumns(SeveralLabels):
             wrong = f"list_filter(label, lambda l: starts_with(l, {literal(begin)}) AND l <> {missing})"
             remedy = "write 1 for a row that has this label, and 0 for one that does not"
             rules += [
-                Rule(name, "missing", "0 or 1 in every row", f"list_contains(label, {missing})", "NULL", remedy),
+                Rule(name, "missing values", "0 or 1 in every row", f"list_contains(label, {missing})", "NULL", remedy),
                 Rule(name, "other than 0 and 1", "only 0 and 1", f"len({wrong}) > 0",
                      f"substr({wrong}[1], {len(begin) + 1})", remedy),
             ]  # fmt: skip

@@ -18,6 +18,9 @@ HINTS = {
     "column = None": "Delete the line",
     "steps = 20,000": "Write the number without commas: 20_000 or 20000",
     "numeric = [age, links]": "Put each text in quotes",
+    "run: demo": "This is YAML",
+    '{"run": "demo"}': "This is JSON",
+    "steps = 5\nsteps = 6": "This key is there twice",
 }
 
 
@@ -29,7 +32,7 @@ def test_a_usual_mistake_is_answered_with_the_line_and_what_to_write(tmp_path: P
         load_configuration(path)
     message = str(caught.value)
     assert message.startswith(f"The configuration {path} is not valid TOML: ")
-    assert f"the line: {line}\n" in message and HINTS[line] in message
+    assert f"the line: {line.splitlines()[-1]}\n" in message and HINTS[line] in message
 
 
 def test_a_line_that_shows_no_usual_mistake_is_shown_without_a_guess(tmp_path: Path) -> None:

@@ -175,31 +175,31 @@ def test_a_configuration_cannot_be_changed_after_it_was_loaded(small: Path) -> N
         ("trian.steps=5", "trian: there is no such key; did you mean train?"),
         ("retry.colour=red", "retry.colour: there is no such key; the keys there are attempts, delay_seconds"),
         ("data.split.bye=id", "data.split.bye: there is no such key; did you mean by?"),
-        ("train.steps=many", "train.steps: must be a valid integer (found 'many')"),
-        ("train.steps=5.5", "train.steps: must be a valid integer (found 5.5)"),
-        ("train.steps=0", "train.steps: must be greater than or equal to 1 (found 0)"),
+        ("train.steps=many", "train.steps: must be a whole number (found 'many')"),
+        ("train.steps=5.5", "train.steps: must be a whole number (found 5.5)"),
+        ("train.steps=0", "train.steps: must be at least 1 (found 0)"),
         ("train.learning_rate=nan", "train.learning_rate: must be a finite number (found nan)"),
-        ("train.compile=perhaps", "train.compile: must be a valid boolean (found 'perhaps')"),
+        ("train.compile=perhaps", "train.compile: must be true or false (found 'perhaps')"),
         ("cluster.kind=podman", "cluster.kind: must be 'local', 'slurm' or 'kubernetes' (found 'podman')"),
-        ("checkpoint.every_seconds=1000", "checkpoint.every_seconds: must be less than or equal to 900 (found 1000)"),
+        ("checkpoint.every_seconds=1000", "checkpoint.every_seconds: must be at most 900 (found 1000)"),
         (
             "data.memory_limit=none",
             "data.memory_limit: must be a size like '2GB' or '512MB', or 'unlimited' for no limit (found 'none')",
         ),
         ("data.memory_limit=-1", "or 'unlimited' for no limit (found"),
         ("data.kind=ternary", "data.kind: must be 'multiclass', 'binary' or 'multilabel' (found 'ternary')"),
-        ("data.numeric=length", "data.numeric: must be a valid list (found 'length')"),
+        ("data.numeric=length", 'data.numeric: must be a list, as ["a", "b"] (found \'length\')'),
         ("train=5", "train: must be a section with keys of its own (found 5)"),
-        ("run=two words", "run: must match pattern"),
-        ("run=../elsewhere", "run: must match pattern"),
+        ("run=two words", "run: must be 1 to 100 letters, digits"),
+        ("run=../elsewhere", "run: must be 1 to 100 letters, digits"),
         ("data.tokens=ids", "data: exactly one of text and tokens must name a column"),
         ("data.attention_mask=mask", "data: attention_mask goes with tokens, not with text"),
         ("data.label=prompt", "data: each column has one meaning, but these are named twice: prompt"),
         ('data.classes=["a", "a"]', "data: classes must differ from each other, found ['a', 'a']"),
         ("data.shard_rows=1000", "row_group_rows: shard_rows is 1000 and row_group_rows is 1024 (the default)"),
-        ("data.split.by=column", "data.split: column is needed for by = 'column'"),
+        ("data.split.by=column", "data.split: by = 'column' needs column, the name of"),
         ("data.split.column=shard_id", "by is 'id' (the default) and column is 'shard_id'"),
-        ("data.split.by=given", "data.split: column is needed for by = 'column', by = 'time' and by = 'given'"),
+        ("data.split.by=given", "data.split: by = 'given' needs column, the name of the column with the names of the"),
         (
             'data.split={by = "given", column = "part", test_fraction = 0.1}',
             "data.split: with by = 'given' the column alone decides, but test_fraction is 0.1. Take test_fraction out",
@@ -238,8 +238,8 @@ def test_a_configuration_cannot_be_changed_after_it_was_loaded(small: Path) -> N
             "train.batch_size=2",
             "microbatches is 4 (the default) and batch_size is 2. Set microbatches to at most 2, or a larger",
         ),
-        ("train.steps=100000000000000000000", "train.steps: must be less than or equal to 1000000000000 (found 1"),
-        ("train.batch_size=9223372036854775807", "train.batch_size: must be less than or equal to 1000000 (found 9"),
+        ("train.steps=100000000000000000000", "train.steps: must be at most 1,000,000,000,000 (found 1"),
+        ("train.batch_size=9223372036854775807", "train.batch_size: must be at most 1,000,000 (found 9"),
         ("model.width=30", "model: heads must divide width: width is 30 and heads is 4 (the default)"),
         ("steps=500", "steps: there is no such key; did you mean train.steps?"),
         ("learning_rate=0.1", "learning_rate: there is no such key; did you mean train.learning_rate?"),
@@ -277,7 +277,9 @@ def test_all_mistakes_are_named_at_once_each_on_a_line_of_its_own(small: Path) -
 def test_a_key_that_must_be_there_is_named_when_it_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "bare.toml"
     path.write_text('run = "bare"\n')
-    with pytest.raises(ConfigurationError, match=r"  data: must be given$"):
+    with pytest.raises(
+        ConfigurationError, match=r"  data: must be given, a section \[data\] with at least label and k"
+    ):
         load_configuration(path)
 
 

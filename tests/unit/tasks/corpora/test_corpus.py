@@ -273,9 +273,9 @@ def test_a_wrong_argument_is_a_clear_error_and_makes_no_folder(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"seed": -1}, "seed: must be greater than or equal to 0"),
-        ({"seed": 2**63}, "seed: must be less than"),
-        ({"rows_per_file": 0}, "rows_per_file: must be greater than or equal to 1"),
+        ({"seed": -1}, "seed: must be at least 0"),
+        ({"seed": 2**63}, "seed: must be below"),
+        ({"rows_per_file": 0}, "rows_per_file: must be at least 1"),
         ({"rows_per_flie": 5}, r"rows_per_flie: there is no such key; did you mean rows_per_file\?"),
     ],
 )

@@ -66,7 +66,7 @@ def test_missing_metadata_are_bounded_over_all_files_together(tmp_path: Path, nu
         prepare(config, tmp_path)
     assert str(caught.value) == (
         "The data do not meet an expectation: missing values in column 'region'.\n"
-        "  expected: at most 10.0% [expect_column_values_to_be_between of missing_share.region]\n"
+        "  expected: at most 10.0%\n"
         "  found: 11 of 100 rows (11.0%)\n"
         "  what to do: Raise data.max_missing_fraction, or take the column out of the configuration.\n"
         "No data set was written."

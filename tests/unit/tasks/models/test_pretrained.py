@@ -155,7 +155,10 @@ def test_a_relative_folder_is_taken_from_the_file_and_a_name_on_the_hub_is_left_
     ("changes", "message"),
     [
         ({"model": {"poling": "cls"}}, r"model\.poling: there is no such key; did you mean pooling\?"),
-        ({"model": {"width": 3}}, r"model\.width: there is no such key; the keys there are kind, name"),
+        (
+            {"model": {"width": 3}},
+            r"model\.width: there is no such key; model\.width goes with model\.kind = 'encoder'",
+        ),
         ({"model": {"kind": "other"}}, "kind must be 'encoder', 'pretrained' or 'module'"),
         ({"model": {"pooling": "max"}}, r"model\.pooling: must be 'mean' or 'cls' \(found 'max'\)"),
         ({"train": {"compile": True}}, "train.compile does not go with model.kind"),

@@ -179,7 +179,7 @@ def test_a_prune_with_nothing_to_do_and_one_on_trial_change_nothing(store: Local
 
 
 def test_a_policy_that_would_take_the_fallback_is_refused(store: LocalStore) -> None:
-    with pytest.raises(ConfigurationError, match="keep: must be greater than or equal to 2"):
+    with pytest.raises(ConfigurationError, match="keep: must be at least 2"):
         prune_run(store, "run", ["checkpoint.keep=1"])
 
 

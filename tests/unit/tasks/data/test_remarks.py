@@ -87,7 +87,7 @@ def test_split_by_text_equal_texts_are_in_one_split(tmp_path: Path, kind: str) -
 
 
 def test_by_text_takes_no_column() -> None:
-    with pytest.raises(ValueError, match="not allowed with by = 'id' and by = 'text'"):
+    with pytest.raises(ValueError, match="column goes with by = 'column' or 'time' or 'given' alone: by is 'text'"):
         SplitConfig(by="text", column="shard")
 
 

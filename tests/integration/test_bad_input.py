@@ -226,21 +226,11 @@ def test_a_mistake_in_the_data(trained: Runner, tmp_path: Path, mistake: str) ->
     assert_says(message, *expected, "expected:", "found:", "what to do:", "No data set was written.")
 
 
-def test_a_source_that_is_not_there(trained: Runner, folder: Path) -> None:
-    message = refuse(trained, "run", run="new", data__source=folder / "dada")
-    assert_says(message, f"data.source: {folder / 'dada'} does not exist", "There is data.", "Set data.source to")
-
-
-def test_a_store_that_cannot_be_written(trained: Runner, folder: Path) -> None:
-    """Behind a file, and on a file system without room for it: root, too, cannot write there."""
-    for place, refused in (("file/store", refuse_in_a_process), ("/proc/store", partial(refuse, command="run"))):
-        message = refused(trained, run="new", store=folder / place)
-        assert_says(message, f"Cannot write to the store {folder / place}", "Check that its folder", "then run again")
-
-
-def test_a_scratch_folder_that_cannot_be_written(trained: Runner, folder: Path) -> None:
-    """Said before a run is begun, also where the data set is there already and is not prepared again."""
-    message = refuse(trained, "run", run="new", scratch=folder / "file/scratch")
+def test_a_store_and_a_scratch_that_cannot_be_written(trained: Runner, folder: Path) -> None:
+    """The flow looks at them too, of which a deployment has no command before it; the data set may be there already."""
+    message = refuse_to_prepare(trained, run="new", store="/proc/store")
+    assert_says(message, "Cannot write to the store /proc/store", "Check that its folder", "then run again")
+    message = refuse_to_prepare(trained, run="new", scratch=folder / "file/scratch")
     assert_says(message, f"Cannot write working files in {folder / 'file/scratch'}", "or set scratch to another one")
 
 
@@ -299,27 +289,6 @@ def test_a_mistake_in_a_setting(trained: Runner, assignment: str) -> None:
         setting: dict[str, Any] = {key: value}
         message = refuse(trained, command, **setting) if separator else refuse(trained, command, "--set", key)
         assert_says(message, *SETTING_MISTAKES[assignment])
-
-
-FILE_MISTAKES: dict[str, tuple[str | None, tuple[str, ...]]] = {
-    "there is none": (
-        None,
-        ("Cannot read the configuration", "run.toml: No such file", "Give the path of a TOML file"),
-    ),
-    "a misspelt key": (
-        'run = "new"\n[data]\nlabell = "domain"\n',
-        ("data.labell: there is no such key; did you mean",),
-    ),
-    "not TOML": ("a letter to a friend\n", ("run.toml is not valid TOML", "line 1")),
-}
-
-
-@pytest.mark.parametrize("mistake", FILE_MISTAKES)
-def test_a_mistake_with_the_configuration_file(trained: Runner, tmp_path: Path, mistake: str) -> None:
-    text, expected = FILE_MISTAKES[mistake]
-    if text is not None:
-        (tmp_path / "run.toml").write_text(text)
-    assert_says(refuse(trained, "run", given=tmp_path / "run.toml"), *expected)
 
 
 @pytest.mark.parametrize("command", ["status", "verify"])

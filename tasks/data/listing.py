@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from storage.datasets import SPLITS
 from storage.errors import ConfigurationError
+from storage.objects.s3.address import SOURCE_SETTING
 from tasks.configuration.run import DataConfig
 from tasks.data.sources.files import Listed, describe_left_out, list_files
 from tasks.data.sources.formats import format_of
@@ -21,13 +22,14 @@ def find_source(config: DataConfig) -> list[SourceFile]:
     return list_source(config).files
 
 
-def list_source(config: DataConfig) -> Listed:
+def list_source(config: DataConfig, setting: str = SOURCE_SETTING) -> Listed:
     """The files of all sources, each with the split that it is for, if it is for one; and what these leave out.
 
+    `setting` is what a person has set data.source by, for messages.
     Raises `ConfigurationError` if a source names none, if they have more than one format or one of them is in two
     sources; `StoreError` if a bucket cannot be listed.
     """
-    files, left_out = list_files(config.source)
+    files, left_out = list_files(config.source, setting)
     for index, split in enumerate(SPLITS):
         source = config.split.source_of(split)
         if source is not None:

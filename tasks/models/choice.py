@@ -41,18 +41,19 @@ def _of_step(state: RunState, choice: str) -> list[CheckpointRecord]:
 
 
 def _nothing(state: RunState, choice: str) -> ConfigurationError:
-    kept = f"Kept are those of the steps {_kept_steps(state)}"
+    kept = f"It keeps {_kept_steps(state)}"
     if choice == BEST:
         return ConfigurationError(
             f"Run {state.run!r} keeps no checkpoint at whose step a validation gave a finite metric, so none is the "
-            f"best. {kept}: name one of them, or {NEWEST!r}."
+            f"best. {kept}: name one, or {NEWEST!r}."
         )
     return ConfigurationError(
-        f"Run {state.run!r} keeps no checkpoint of step {choice}. {kept}: name one of them, {BEST!r} or {NEWEST!r}. "
+        f"Run {state.run!r} keeps no checkpoint of step {choice}. {kept}: name one, {BEST!r} or {NEWEST!r}. "
         "Which checkpoints stay is set by checkpoint.keep, keep_best and keep_every_steps."
     )
 
 
 def _kept_steps(state: RunState) -> str:
+    """For instance 'step 4', or 'steps 4, 8'."""
     steps = sorted({record.step for record in state.kept})
-    return ", ".join(f"{step:,}" for step in steps)
+    return f"step{'s' if len(steps) > 1 else ''} {', '.join(f'{step:,}' for step in steps)}"

@@ -47,6 +47,7 @@ from tasks.data.units.work import OneByOne
 from tasks.data.units.workspace import Databases, Workspace
 
 SPLIT = SPLITS[TEST]
+SETTING = "--source"  # where its address was typed
 # By the problem of a rule. The contract's own advice is to change the configuration, of which a model learns nothing.
 OWN_ADVICE = {
     OUTSIDE: "correct these labels or leave the rows out: the run's model knows no others",
@@ -78,7 +79,7 @@ def prepare_table(
     config = _as_trained(config, dataset, [*labels, *rare]).model_copy(
         update={"source": source, "split": SplitConfig()}
     )
-    files, left_out = list_source(config)
+    files, left_out = list_source(config, SETTING)
     own = LocalStore(folder / "store")
     with blamed_on_changes(files), explained_failures(config, folder), _own_advice(), Databases() as databases:
         table = inspect_files(files, config) if format_of(files[0].name) == PARQUET else None

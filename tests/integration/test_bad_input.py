@@ -26,7 +26,7 @@ from tasks.prepare import prepare_data
 from tasks.recover import recover
 from tasks.run_paths import open_run_paths
 from tests.helpers.commands import COMMAND, Runner, call_here
-from tests.helpers.messages import require_golden
+from tests.helpers.messages import require_golden, require_message
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.prefect_server import find_free_port
 from tests.helpers.runs import lease_run, make_checkpoint, record_of
@@ -268,6 +268,27 @@ def test_a_changed_configuration_when_a_run_is_to_go_on(trained: Runner, folder:
 
 def test_fewer_steps_than_were_made(trained: Runner, folder: Path) -> None:
     require_golden("fewer-steps-of-a-run", refuse(trained, "run", train__steps=3), folder)
+
+
+RUN_MISTAKES = {
+    "export-of-a-step-that-is-not-kept": ("export", "model", "--checkpoint", "3"),
+    "export-of-a-checkpoint-that-is-no-step": ("export", "model", "--checkpoint", "latest"),
+    "export-into-a-folder-with-files": ("export", "data"),
+    "evaluate-a-split-that-there-is-not": ("evaluate", "--split", "dev"),
+    "evaluate-a-source-that-is-not-there": ("evaluate", "--checkpoint", "newest", "--source", "new.csv"),
+    "evaluate-a-split-and-a-source": ("evaluate", "--split", "test", "--source", "new.csv"),
+    "logs-of-a-rank-that-there-is-not": ("logs", "--rank", "7"),
+    "drill-without-kills": ("drill", "--kills", "0"),
+}
+
+
+@pytest.mark.parametrize("name", RUN_MISTAKES)
+def test_a_mistake_with_a_run_that_is_there(
+    trained: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    command, *arguments = RUN_MISTAKES[name]
+    monkeypatch.chdir(folder)
+    require_message(name, folder, [command, "run.toml", *arguments])
 
 
 SETTING_MISTAKES: dict[str, tuple[str, ...]] = {

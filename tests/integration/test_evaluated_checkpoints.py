@@ -177,7 +177,7 @@ def changed(**columns: Any) -> dict[str, Any]:
         ([], changed(length=[1.797e308] * 30), "numbers too large to be scaled"),
         (["--set", "data.max_tokens=4096"], changed(text=["word " * 400] * 30), "leave these rows out"),
         (["--split", "test"], changed(), "--split test is a part of the run's own data"),
-        (["--checkpoint", "3"], None, "keeps no checkpoint of step 3. Kept are those of the steps"),
+        (["--checkpoint", "3"], None, "keeps no checkpoint of step 3. It keeps step"),
         (["--set", "train.device=gpu"], None, "train.device"),
     ],
     ids=[

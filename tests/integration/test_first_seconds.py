@@ -127,8 +127,8 @@ def test_a_mistake_in_a_bucket_is_said_before_more_is_imported_than_it_needs(
         for source, label in mistakes
     ]
     to_no_bucket = ("run", str(configuration), "--set", "store=s3://no-such-bucket/store")
-    found, imported, _ = call([*commands, to_no_bucket], HEAVY, configuration.parent, s3_environment(s3_endpoint))
-    *said, of_bucket = found
+    environment = s3_environment(s3_endpoint)
+    (*said, of_bucket), imported, _ = call([*commands, to_no_bucket], HEAVY, configuration.parent, environment)
     require_golden("a-bucket-that-is-not-there", of_bucket, configuration.parent, ENDPOINT=s3_endpoint)
     for expected, found in zip(mistakes.values(), said, strict=True):
         assert expected in found

@@ -105,15 +105,12 @@ def require_message(
     name: str,
     folder: Path,
     arguments: Sequence[object],
-    result: "subprocess.CompletedProcess[str] | None" = None,
+    call: Callable[[Sequence[object]], "subprocess.CompletedProcess[str]"] = call_here,
     **words: object,
 ) -> None:
-    """A command in this process, or its `result`, says what the file of this name has, and changes nothing in `folder`.
-
-    With a result, what is in the folder is for the caller to look at.
-    """
+    """A command, by `call`, says what the file of this name has, and changes nothing in `folder`."""
     before = _contents_of(folder)
-    result = result or call_here(arguments)
+    result = call(arguments)
     assert _contents_of(folder) == before
     assert result.returncode != 0, result.stdout + result.stderr
     assert "Traceback" not in result.stderr, result.stderr

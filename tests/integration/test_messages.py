@@ -4,7 +4,7 @@ import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -258,13 +258,15 @@ def test_what_is_wrong_with_a_command_is_said(folder: Path, name: str) -> None:
     require_message(name, folder, COMMANDS[name])
 
 
+def call_program(arguments: Sequence[object]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+
+
 @pytest.mark.parametrize("name", ["no-kind", "a-quote-that-is-not-closed"])
 def test_the_program_says_what_its_code_says_here(folder: Path, name: str) -> None:
     mistake, command = (CONFIGURATIONS | DATA)[name], "run" if name in CONFIGURATIONS else "prepare"
     mistake.write(folder)
-    line = mistake.command(command)
-    result = subprocess.run([PROGRAM, *line], capture_output=True, text=True, timeout=120)
-    require_message(name, folder, line, result)
+    require_message(name, folder, mistake.command(command), call_program)
 
 
 def test_every_file_of_a_message_has_a_test() -> None:

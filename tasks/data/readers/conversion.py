@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from tasks.configuration.run import DataConfig
 from tasks.data.readers.arrow_files import open_arrow_file, read_arrow_schema
-from tasks.data.readers.lines import CsvRows, JsonRows, open_lines
+from tasks.data.readers.lines import CsvRows, JsonRows, Lines, open_lines
 from tasks.data.readers.values import Meaning, Times, meanings_of
 from tasks.data.sources.columns import named_columns, read_each, require_columns, require_fitting
 from tasks.data.sources.formats import ARROW, JSON_LINES, format_of
@@ -60,9 +60,7 @@ def look_at_rows(file: SourceFile, config: DataConfig, num_bytes: int) -> None:
     names = [column.meaning.column for column in columns]
     num_rows = 0
     with open_lines(file) as lines:
-        rows: CsvRows | JsonRows = JsonRows(lines) if is_json else CsvRows(lines)
-        if not is_json:
-            require_columns(file, rows.names, config)
+        rows = _open_rows(file, lines, config)
         for line, values in rows.read(names):
             num_rows += 1
             for column, value in zip(columns, values, strict=True):
@@ -153,10 +151,7 @@ def _convert_lines(
     schema = pa.schema([pa.field(meaning.column, meaning.data_type) for meaning in meanings])
     num_rows = num_bytes = 0
     with open_lines(file) as lines, pq.ParquetWriter(file.rows, schema, compression=COMPRESSION) as writer:
-        is_json = format_of(file.name) == JSON_LINES
-        rows: CsvRows | JsonRows = JsonRows(lines) if is_json else CsvRows(lines)
-        if not is_json:
-            require_columns(file, rows.names, config)
+        rows = _open_rows(file, lines, config)
         for line, values in rows.read(names):
             num_rows += 1
             for column, value in zip(columns, values, strict=True):
@@ -166,9 +161,18 @@ def _convert_lines(
                 _write(writer, schema, columns)
                 on_position(lines.position)
         _write(writer, schema, columns)
-        if is_json and num_rows:
+        if isinstance(rows, JsonRows) and num_rows:
             require_columns(file, rows.names, config)
     _require_right_values(file, columns, f"{num_rows:,}")
+
+
+def _open_rows(file: SourceFile, lines: Lines, config: DataConfig) -> CsvRows | JsonRows:
+    """The rows of these lines. Raises `ContractError` where a header lacks a column; JSON Lines have no header."""
+    if format_of(file.name) == JSON_LINES:
+        return JsonRows(lines)
+    rows = CsvRows(lines)
+    require_columns(file, rows.names, config)
+    return rows
 
 
 def _write(writer: pq.ParquetWriter, schema: pa.Schema, columns: list[_Column]) -> None:

@@ -38,7 +38,7 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag, ahead: Assembli
     store = spec.open_store()
     age_seconds = world.age_seconds
     reporter = Reporter(spec.progress_file, world, spec.train.batch_size, age_seconds)
-    state = TrainingState(LossCurve(world, spec.train.log_every_steps, spec.divergence))
+    state = TrainingState(LossCurve(spec.train.log_every_steps, spec.divergence))
     ending = Ending(spec, world, store, reporter, state, age_seconds)
     with ending.failures_written():
         precision = choose_precision(spec.train, world)

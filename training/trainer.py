@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from storage.runs.run_state import RollbackRecord
 from training.batches.consumption import Consumption
+from training.batches.receipts import ReceiptWords
 from training.batches.seeds import seed_everything
 from training.batches.tensors import Microbatch
 from training.configuration import TrainConfig
@@ -43,39 +44,45 @@ class Trainer:
         self.device = precision.device
         self.objective = objective
         self.optimization = Optimization(model, config, precision.device, rollbacks, source.rate_factors(model))
-        self.consumption = Consumption(world)
+        self._receipts = ReceiptWords(config.microbatches, config.batch_size)
+        self.consumption = Consumption(self._receipts)
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self._source = source
         self._config = config
         self._precision = precision
         self._buffers = Buffers(model)
-        self._sum = _make_sum(model, config, precision, world, self.optimization)
+        self._sum = _make_sum(model, config, precision, world, self.optimization, self._receipts.num_words)
 
     def take_step(self, step: int, microbatches: list[Microbatch]) -> Tensor:
         """Train from the state at `step` to the state at `step + 1`.
 
-        Returns, on the device and in fp64, the loss of each microbatch of the step, zero for those of other ranks, and
-        behind them the sum's two tallies and the norm of the gradient: [microbatches + 3].
+        Returns, on the device and in fp64, the loss of each microbatch of the step, whichever rank had it, and behind
+        them the sum's two tallies and the norm of the gradient: [microbatches + 3]. The same on every rank.
         """
-        losses = torch.zeros(self._config.microbatches, dtype=torch.float64, device=self.device)
+        of_samples = self._receipts.of_samples(microbatches)
+        if self.device.type == "cuda":
+            of_samples = of_samples.pin_memory()  # from where it is fetched while the CPU goes on
         for _ in self._sum.attempts():
+            self._sum.receipts[self._config.microbatches :].copy_(of_samples, non_blocking=True)
             for microbatch in microbatches:
-                losses[microbatch.index] = self._add_gradient(step, microbatch, is_last=microbatch is microbatches[-1])
-        for microbatch in microbatches:
-            self.consumption.record(step, microbatch)
+                self._add_gradient(step, microbatch, is_last=microbatch is microbatches[-1])
         norm = self.optimization.step(step)
+        words = self._sum.receipts.clone()  # the next step overwrites them
+        self.consumption.record(step, words)
+        losses = self._receipts.losses(words)
         return torch.cat([losses, self._sum.take_tallies(norm).double(), norm.double().reshape(1)])
 
-    def _add_gradient(self, step: int, microbatch: Microbatch, is_last: bool) -> Tensor:
-        """Forward and backward of one microbatch, its gradient into the sum; its loss."""
+    def _add_gradient(self, step: int, microbatch: Microbatch, is_last: bool) -> None:
+        """Forward and backward of one microbatch: its gradient into the sum, its loss into the receipts."""
         seed_everything(self._config.seed, step, microbatch.index)
         try:
             with self._sum.microbatch(is_last), self._buffers.held():
                 loss = self._loss(microbatch.to(self.device))
+                # Before backward, with which they are sent.
+                self._receipts.losses(self._sum.receipts)[microbatch.index] = loss.detach()
                 self.optimization.backward(loss * self._sum.loss_factor)
         except torch.OutOfMemoryError as error:
             explain(error, self._source, self.model, microbatch, self._precision, self._config)
-        return loss.detach()
 
     def _loss(self, microbatch: Microbatch) -> Tensor:
         with self._precision.autocast():
@@ -85,11 +92,16 @@ class Trainer:
 
 
 def _make_sum(
-    model: nn.Module, config: TrainConfig, precision: Precision, world: World, optimization: Optimization
+    model: nn.Module,
+    config: TrainConfig,
+    precision: Precision,
+    world: World,
+    optimization: Optimization,
+    num_receipts: int,
 ) -> ExactSum | FastSum | OnlyGradient:
     if config.microbatches == 1:
-        return OnlyGradient(model, optimization)
+        return OnlyGradient(model, optimization, num_receipts)
     if config.sum == "exact":
-        return ExactSum(model, config.microbatches, optimization, world)
+        return ExactSum(model, config.microbatches, optimization, world, num_receipts)
     device = precision.device
-    return FastSum(model, world, device, None if device.index is None else [device.index])
+    return FastSum(model, world, device, None if device.index is None else [device.index], num_receipts)

@@ -5,12 +5,14 @@ order is the sampler's; what each row is follows from its number, so that nothin
 """
 
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 from numpy.typing import NDArray
 
 from storage.checkpoints.checkpoints import CheckpointIndex, write_index
@@ -37,10 +39,10 @@ from tasks.data.shard import ShardFile, whole_row_groups
 from tests.helpers.parquet import text_config
 from tests.helpers.runs import record_of
 from training.batches.consumption import Consumption
+from training.batches.receipts import ReceiptWords
 from training.batches.tensors import Microbatch
 from training.data.order import SampleOrder
 from training.models.source import microbatch_cut
-from training.world import World
 
 RUN = "synthetic"
 GROUP_ROWS, SHARD_ROWS = 1024, 65_536
@@ -53,9 +55,10 @@ NO_METADATA: dict[str, list[str]] = {kind: [] for kind in METADATA}
 class _Consumed:
     """What the ledger records of a microbatch."""
 
-    def __init__(self, index: int, rows: NDArray[np.int64]) -> None:
+    def __init__(self, index: int, rows: NDArray[np.int64], starts_at: int) -> None:
         self.index = index
         self.rows = rows
+        self.starts_at = starts_at
         self.ids = ID_SEPARATOR.join(_ids(rows).to_pylist()).encode()
 
 
@@ -180,12 +183,19 @@ def _write_ledger(
 def _consumed(config: RunConfig, num_rows: int) -> Iterator[tuple[int, int, pa.Table]]:
     order = SampleOrder(num_rows, GROUP_ROWS, config.train.seed)
     cut = microbatch_cut(config.model, config.train)
-    consumption = Consumption(World(0, 1, 0, 1))
+    receipts = ReceiptWords(MICROBATCHES, BATCH_SIZE)
+    consumption = Consumption(receipts)
     steps = config.train.num_steps
     for first_step in range(0, steps, STEPS_A_PART):
         end_step = min(first_step + STEPS_A_PART, steps)
         for step in range(first_step, end_step):
             rows = order.rows(step * BATCH_SIZE, BATCH_SIZE)
-            for index, places in enumerate(cut.cut(_lengths(rows), MICROBATCHES)):
-                consumption.record(step, cast(Microbatch, _Consumed(index, rows[places])))
-        yield first_step, end_step, consumption.collect()
+            cuts = cut.cut(_lengths(rows), MICROBATCHES)
+            starts = accumulate(map(len, cuts), initial=0)
+            consumed = [
+                _Consumed(i, rows[places], start) for i, (places, start) in enumerate(zip(cuts, starts, strict=False))
+            ]
+            words = receipts.of_samples(cast(list[Microbatch], consumed))
+            consumption.record(step, torch.cat([torch.zeros(MICROBATCHES, dtype=torch.int64), words]))
+        yield first_step, end_step, consumption.table()
+        consumption.forget_before(end_step)

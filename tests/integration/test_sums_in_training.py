@@ -183,7 +183,7 @@ def test_where_a_step_has_one_microbatch_its_gradient_is_the_sum_and_is_watched_
 
 
 def train_by_ddp_alone(spec: SegmentSpec, world: World) -> Any:
-    vars(trainer)["OnlyGradient"] = lambda model, _: FastSum(model, world, torch.device("cpu"), None)
+    vars(trainer)["OnlyGradient"] = lambda model, _, count: FastSum(model, world, torch.device("cpu"), None, count)
     return train_segment(spec, world)
 
 

@@ -7,7 +7,7 @@ process has assembled are given to another by mapping the arrays. Torch is not i
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ class Assembled:
     """L microbatches of N samples in G groups, with P tokens, padding included."""
 
     indices: Integers  # [L] of the microbatches in their batch
+    starts: Integers  # [L] samples of the batch's microbatches before
     num_groups: Integers  # [L]
     group_sizes: Integers  # [G] in samples
     group_lengths: Integers  # [G] in tokens
@@ -59,6 +60,7 @@ class RankShare(NamedTuple):
 
     microbatches: list[Integers]  # positions in the batch of the samples of each one
     indices: list[int]  # of the microbatches, in the batch
+    starts: list[int]  # of each one: how many samples the batch's microbatches before it have
     groups: list[tuple[Group, ...]]  # of each microbatch
 
 
@@ -66,28 +68,41 @@ def share_batch(lengths: Integers, cut: MicrobatchCut, num_microbatches: int, nu
     """What each rank gets of a batch whose samples have these lengths."""
     microbatches = cut.cut(lengths, num_microbatches)
     groups = cut.groups([lengths[microbatch] for microbatch in microbatches])
+    starts = [0, *accumulate(map(len, microbatches))]
     shares = assign([cut.cost(of_microbatch) for of_microbatch in groups], num_ranks)
-    return [RankShare([microbatches[index] for index in own], own, [groups[index] for index in own]) for own in shares]
+    return [
+        RankShare(
+            [microbatches[index] for index in own],
+            own,
+            [starts[index] for index in own],
+            [groups[index] for index in own],
+        )
+        for own in shares
+    ]
 
 
 def assemble_shares(samples: Samples, shares: Sequence[RankShare], batch_starts: Sequence[int]) -> Assembled:
     """The microbatches of these shares, one after the other. The batch of each begins at that index of the samples."""
     microbatches = [microbatch for share in shares for microbatch in share.microbatches]
-    starts = np.repeat(np.array(batch_starts, dtype=np.int64), [sum(map(len, share.microbatches)) for share in shares])
+    begins = np.repeat(np.array(batch_starts, dtype=np.int64), [sum(map(len, share.microbatches)) for share in shares])
     return assemble_samples(
-        samples.at(np.concatenate([np.empty(0, dtype=np.int64), *microbatches]) + starts),
+        samples.at(np.concatenate([np.empty(0, dtype=np.int64), *microbatches]) + begins),
         [index for share in shares for index in share.indices],
         [groups for share in shares for groups in share.groups],
+        [start for share in shares for start in share.starts],
     )
 
 
-def assemble_samples(samples: Samples, indices: Sequence[int], groups: Sequence[tuple[Group, ...]]) -> Assembled:
-    """Microbatches with these indices and groups, made of these samples one after the other."""
+def assemble_samples(
+    samples: Samples, indices: Sequence[int], groups: Sequence[tuple[Group, ...]], starts: Sequence[int]
+) -> Assembled:
+    """Microbatches with these indices, groups and starts, made of these samples one after the other."""
     num_groups = np.array([len(of_microbatch) for of_microbatch in groups], dtype=np.int64)
     sizes = np.array(list(chain(*groups)), dtype=np.int64).reshape(-1, 2)
     first_samples = _ends(sizes[:, 0])[_ends(num_groups)]
     return Assembled(
         indices=np.array(indices, dtype=np.int64),
+        starts=np.array(starts, dtype=np.int64),
         num_groups=num_groups,
         group_sizes=sizes[:, 0],
         group_lengths=sizes[:, 1],

@@ -4,7 +4,7 @@ Invariant: microbatches are copies of what was assembled, one for all that are t
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from torch import Tensor
 from training.batches.assembled import Assembled
 from training.batches.groups import Group
 from training.data.samples import new_array
+
+TENSORS = ("tokens", "lengths", "numeric", "categorical", "labels", "weights")
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Microbatch:
     categorical: Tensor  # [B, C] int64
     labels: Tensor  # [B, ...] int64, as the kind of target has them
     weights: Tensor  # [B] float32, in the loss
+    starts_at: int = 0  # so many samples the microbatches before it in its batch have
 
     @property
     def is_flat(self) -> bool:
@@ -42,11 +45,8 @@ class Microbatch:
 
     def to(self, device: torch.device) -> "Microbatch":
         """The same microbatch on the device; the copy does not make the CPU wait."""
-        moved = (
-            tensor.to(device, non_blocking=True)
-            for tensor in (self.tokens, self.lengths, self.numeric, self.categorical, self.labels, self.weights)
-        )
-        return Microbatch(self.index, self.rows, self.ids, self.groups, *moved)
+        tensors = {name: getattr(self, name).to(device, non_blocking=True) for name in TENSORS}
+        return replace(self, **tensors)
 
 
 def to_microbatches(
@@ -72,7 +72,8 @@ def to_microbatches(
         own, as_tensor = [torch.from_numpy(array).pin_memory() for array in own], _itself
     own_tokens, lengths, numeric, categorical, labels, weights = own
     own_groups = assembled.groups(groups[first], groups[end])
-    for microbatch, index in enumerate(assembled.indices[first:end].tolist(), first):
+    numbers = zip(assembled.indices[first:end].tolist(), assembled.starts[first:end].tolist(), strict=True)
+    for microbatch, (index, starts_at) in enumerate(numbers, first):
         of_samples = slice(samples[microbatch] - start, samples[microbatch + 1] - start)
         flat = as_tensor(own_tokens[tokens[microbatch] - first_token : tokens[microbatch + 1] - first_token])
         yield Microbatch(
@@ -86,6 +87,7 @@ def to_microbatches(
             as_tensor(categorical[of_samples]),
             as_tensor(labels[of_samples]),
             as_tensor(weights[of_samples]),
+            starts_at,
         )
 
 

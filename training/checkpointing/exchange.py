@@ -1,4 +1,4 @@
-"""What ranks exchange about the files of a checkpoint: hashes, and what went wrong.
+"""What ranks exchange about the files of a checkpoint: sizes and hashes, and what went wrong.
 
 Invariant: collectives for the main thread, in which every rank takes part whatever happened to it before; words travel
 as CPU bytes, nothing is pickled.
@@ -7,23 +7,26 @@ as CPU bytes, nothing is pickled.
 import torch
 import torch.distributed as dist
 
+from storage.checkpoints.checkpoints import CheckpointFile
 from training.rank_status import Collective
 from training.world import World
 
-DIGEST_BYTES = 32
+DIGEST_BYTES, SIZE_BYTES = 32, 8
 MAX_TROUBLE_BYTES = 1000
 
 
-def add_digests(own: list[bytes | None], world: World) -> list[bytes]:
-    """The SHA-256 of each file, from the one rank that knows it; None is not known here."""
-    digests = torch.zeros(len(own), DIGEST_BYTES, dtype=torch.uint8)
-    for row, digest in zip(digests, own, strict=True):
-        if digest is not None:
-            row.copy_(torch.frombuffer(bytearray(digest), dtype=torch.uint8))
+def share_descriptions(own: list[CheckpointFile | None], world: World) -> list[CheckpointFile]:
+    """Size and SHA-256 of each file, from the one rank that wrote it; None is not known here."""
+    rows = torch.zeros(len(own), DIGEST_BYTES + SIZE_BYTES, dtype=torch.uint8)
+    for row, file in zip(rows, own, strict=True):
+        if file is not None:
+            description = bytes.fromhex(file.sha256) + file.num_bytes.to_bytes(SIZE_BYTES)
+            row.copy_(torch.frombuffer(bytearray(description), dtype=torch.uint8))
     if world.size > 1:
         with world.rank_status.waiting_for_ranks(Collective.DIGESTS):
-            dist.all_reduce(digests)
-    return [bytes(row.tolist()) for row in digests]
+            dist.all_reduce(rows)
+    told = [bytes(row.tolist()) for row in rows]
+    return [CheckpointFile(num_bytes=int.from_bytes(t[DIGEST_BYTES:]), sha256=t[:DIGEST_BYTES].hex()) for t in told]
 
 
 def first_trouble(world: World, trouble: str | None) -> str | None:

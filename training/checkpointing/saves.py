@@ -3,10 +3,10 @@
 Weights and optimizer moments are tensors under their names (safetensors); everything else is JSON. Nothing is pickled,
 so a checkpoint from a stranger's bucket cannot run code. Of weights that are not trained the index has the hashes
 alone. Each rank writes a share of the files; when the ranks have agreed at a step boundary that all are in the store,
-the first one writes the index. Invariant: a checkpoint is the state at one step boundary; one that is not finished is
-never found, and none is begun before every rank's thread is done with the one before: until then it may read the
-buffers. A save of the best model so far that failed is made again from these, until it is there, or a better model is,
-or the next save has waited for long enough.
+the first one writes the index, which every rank knows. Invariant: a checkpoint is the state at one step boundary; one
+that is not finished is never found, and none is begun before every rank's thread is done with the one before: until
+then it may read the buffers. A save of the best model so far that failed is made again from these, until it is there,
+or a better model is, or the next save has waited for long enough.
 """
 
 import math
@@ -22,7 +22,6 @@ from storage.checkpoints.checkpoints import (
     STATE_NAME,
     CheckpointFile,
     CheckpointIndex,
-    FoundCheckpoint,
     checkpoint_path,
     write_index,
 )
@@ -30,10 +29,10 @@ from storage.errors import StoreError
 from storage.objects.digests import canonical_json
 from storage.objects.history import SealedPart
 from storage.objects.store import Store
-from storage.runs.ledger import LedgerHeader, LedgerPart
+from storage.runs.ledger import LedgerHeader, LedgerPart, ledger_key
 from storage.runs.rollbacks.positions import end_position, skipped_ranges
 from storage.runs.run_state import SaveFigures
-from training.checkpointing.exchange import add_digests, first_trouble
+from training.checkpointing.exchange import first_trouble, share_descriptions
 from training.checkpointing.snapshot import Snapshot
 from training.checkpointing.state_tensors import HostFile, StateTensors, share_of
 from training.checkpointing.versions import read_versions
@@ -60,20 +59,17 @@ class _Phase(Enum):
 
 @dataclass
 class _Save:
-    """One save: of which state, in which files, and when it began.
-
-    `num_tables` of the ledger's and `num_parts` of the history's are in it.
-    """
+    """One save: of which state, in which files, and when it began; `num_parts` of the history's are in it."""
 
     step: int
     validated_step: int | None
     path: str
     tensors: StateTensors
-    num_tables: int
     num_parts: int
     began: float
     stall_seconds: float = 0.0
     part: SavePart | None = None  # what this rank writes of it beside training
+    index: CheckpointIndex | None = None  # once all files are in the store
     num_failures: int = 0
 
 
@@ -90,10 +86,9 @@ class Checkpointer:
         reporter: Reporter,
         samples: int,
     ) -> None:
-        self.figures: SaveFigures | None = None  # of the saves on cadence, for the first rank alone
+        self.figures: SaveFigures | None = None  # of the saves on cadence
         self._saved: tuple[int, int | None] = (0, None)
         self._ledger: LedgerPart | None = None
-        self._tables: list[pa.Table] = []  # what was consumed since the end of `_ledger`
         self._parts: list[SealedPart] = []  # of the history, that no checkpoint vouches for yet
         self._spec = spec
         self._world = world
@@ -183,27 +178,23 @@ class Checkpointer:
         save = self._start()
         own = (HostFile(file) for file in share_of(save.tensors.files, self._world))
         part = self._own_part(save, (file.filled_from(save.tensors) for file in own))
-        index = self._make_index(save, self._write_now(save, part))
+        index = save.index = self._make_index(save, self._write_now(save, part))
         if self._world.is_first:
-            found = attempt(lambda: write_index(self._store, index), NEVER)
-            save.stall_seconds = time.perf_counter() - save.began
-            self._record(save, found, is_on_cadence)
+            attempt(lambda: write_index(self._store, index), NEVER)
+        save.stall_seconds = time.perf_counter() - save.began
+        self._record(save, is_on_cadence)
         self._mark_saved()
 
     def _start(self) -> _Save:
-        """Bring together what the ranks know of the steps since the last save. A collective."""
+        """Read what is known of the steps since the last save."""
         began = time.perf_counter()
         self._state.curve.collect(self._state.step)
-        consumed = self._trainer.consumption.collect()
-        if consumed is not None:
-            self._tables.append(consumed)
         sealed = self._state.seal_history(self._spec.run)
-        if sealed is not None and self._world.is_first:
+        if sealed is not None:
             self._parts.append(sealed)
         path = checkpoint_path(self._spec.run, self._state.step, self._spec.fence)
-        tensors = self._tensors()
-        num_tables, num_parts = len(self._tables), len(self._parts)
-        return _Save(self._state.step, self._state.validated_step, path, tensors, num_tables, num_parts, began)
+        tensors, num_parts = self._tensors(), len(self._parts)
+        return _Save(self._state.step, self._state.validated_step, path, tensors, num_parts, began)
 
     def _prepare(self) -> None:
         """Allocate the buffers once the optimizer has its state: after the first step, not within the first save."""
@@ -217,7 +208,7 @@ class Checkpointer:
         if not self._world.is_first:
             return SavePart(save.path, files)
         state = canonical_json(self._state_dict())
-        return SavePart(save.path, files, state, self._parts.copy(), self._ledger, self._next_ledger_part())
+        return SavePart(save.path, files, state, self._parts.copy(), self._next_ledger_part())
 
     def _write_now(self, save: _Save, part: SavePart) -> WrittenPart:
         written, trouble = None, None
@@ -232,7 +223,7 @@ class Checkpointer:
 
     def _begin_index(self) -> None:
         assert self._save is not None
-        index = self._make_index(self._save, self._writer.result())
+        index = self._save.index = self._make_index(self._save, self._writer.result())
         if self._world.is_first:
             self._writer.start(lambda given_up: attempt(lambda: write_index(self._store, index), given_up))
         self._phase = _Phase.INDEX
@@ -240,8 +231,7 @@ class Checkpointer:
     def _finish(self) -> None:
         assert self._save is not None
         self._phase = _Phase.IDLE
-        if self._world.is_first:
-            self._record(self._save, self._writer.result(), is_on_cadence=True)
+        self._record(self._save, is_on_cadence=True)
 
     def _give_up(self) -> None:
         """Let go of the save under way; but one of which only the index is missing may have it."""
@@ -277,20 +267,22 @@ class Checkpointer:
         else:
             self._begin_files(save.part)
 
-    def _record(self, save: _Save, found: FoundCheckpoint, is_on_cadence: bool) -> None:
+    def _record(self, save: _Save, is_on_cadence: bool) -> None:
         """Report the new checkpoint, for promotion. What its ledger has is not written again."""
-        self._ledger = found.index.ledger
-        del self._tables[: save.num_tables]
+        assert save.index is not None
+        self._ledger = save.index.ledger
+        self._trainer.consumption.forget_before(save.step)
         del self._parts[: save.num_parts]
         durable_seconds = time.perf_counter() - save.began
-        print(
-            f"Saved step {save.step:,}: {found.index.num_bytes:,} bytes, training was paused for "
-            f"{save.stall_seconds:.4f} s, durable after {durable_seconds:.3f} s.",
-            flush=True,
-        )
+        if self._world.is_first:
+            print(
+                f"Saved step {save.step:,}: {save.index.num_bytes:,} bytes, training was paused for "
+                f"{save.stall_seconds:.4f} s, durable after {durable_seconds:.3f} s.",
+                flush=True,
+            )
         if is_on_cadence:
-            self._count(save.stall_seconds, durable_seconds, found.index.num_bytes)
-        self._reporter.checkpointed(found.path, save.step)
+            self._count(save.stall_seconds, durable_seconds, save.index.num_bytes)
+        self._reporter.checkpointed(save.path, save.step)
 
     def _count(self, stall_seconds: float, durable_seconds: float, num_bytes: int) -> None:
         before = self.figures or SaveFigures(count=0, stall_seconds=0, durable_seconds=0, num_bytes=0)
@@ -317,9 +309,9 @@ class Checkpointer:
 
     def _next_ledger_part(self) -> tuple[LedgerHeader, pa.Table] | None:
         """The part from the last save to now. None where no step was made: a validation was made up for."""
-        first_step = self._ledger.end_step if self._ledger else 0
-        if first_step == self._state.step:
+        if self._ledger_end == self._state.step:
             return None
+        first_step = self._ledger_end
         header = LedgerHeader(
             run=self._spec.run,
             fence=self._spec.fence,
@@ -330,17 +322,33 @@ class Checkpointer:
             previous=self._ledger,
             skipped=skipped_ranges(first_step, self._state.step, self._spec.rollbacks),
         )
-        return header, pa.concat_tables(self._tables)
+        return header, self._trainer.consumption.table()
+
+    @property
+    def _ledger_end(self) -> int:
+        """The ledger has all steps before this one."""
+        return self._ledger.end_step if self._ledger else 0
+
+    def _ledger_with(self, save: _Save, added: CheckpointFile) -> LedgerPart | None:
+        """The newest part of the ledger that `save` names: the one that it `added`, if it did."""
+        first_step, fence = self._ledger_end, self._spec.fence
+        if first_step == save.step:
+            return self._ledger
+        return LedgerPart(
+            key=ledger_key(self._spec.run, first_step, save.step, fence),
+            sha256=added.sha256,
+            num_bytes=added.num_bytes,
+            fence=fence,
+            first_step=first_step,
+            end_step=save.step,
+        )
 
     def _make_index(self, save: _Save, written: WrittenPart) -> CheckpointIndex:
-        """A collective: each rank knows the hashes of its own files. Only the first one's index is whole."""
-        files, tensors_of_model = save.tensors.files, self._trainer.model.state_dict().keys()
-        own = {name: bytes.fromhex(file.sha256) for name, file in written.files.items()}
-        digests = add_digests([own.get(file.name) for file in files], self._world)
-        described = {
-            file.name: CheckpointFile(num_bytes=file.num_bytes, sha256=digest.hex())
-            for file, digest in zip(files, digests, strict=True)
-        }
+        """A collective: each rank knows the hashes of its own files."""
+        tensors_of_model = self._trainer.model.state_dict().keys()
+        names = [*(file.name for file in save.tensors.files), STATE_NAME]
+        own = [*map(written.files.get, names), written.ledger]
+        *described, ledger = share_descriptions(own, self._world)
         return CheckpointIndex(
             run=self._spec.run,
             fence=self._spec.fence,
@@ -349,8 +357,8 @@ class Checkpointer:
             dataset_digest=self._spec.dataset_digest,
             versions=read_versions(self._trainer.device),
             configuration=self._spec.model_dump(mode="json", include={"model", "train"}),
-            ledger=written.ledger,
+            ledger=self._ledger_with(save, ledger),
             constants=sorted({name for name, _ in self._trainer.model.named_buffers()} & tensors_of_model),
-            files=described | {name: file for name, file in written.files.items() if name == STATE_NAME},
+            files=dict(zip(names, described, strict=True)),
             frozen=self._spec.frozen,
         )

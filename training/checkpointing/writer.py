@@ -22,7 +22,7 @@ from storage.checkpoints.checkpoints import STATE_NAME, CheckpointFile, put_chec
 from storage.errors import StoreError
 from storage.objects.history import SealedPart
 from storage.objects.store import Store
-from storage.runs.ledger import LedgerHeader, LedgerPart, write_ledger_part
+from storage.runs.ledger import LedgerHeader, write_ledger_part
 from training.checkpointing.state_tensors import HostFile
 
 Result = TypeVar("Result")
@@ -44,24 +44,23 @@ class Writing(IntEnum):
 class SavePart:
     """What one rank writes of a checkpoint in the folder `path`; what has a default is the first rank's.
 
-    `ledger` is the part written last, `next_ledger` the one that this save adds, if any; `history` are the parts of the
-    history that `state` builds on and that no checkpoint vouches for yet.
+    `next_ledger` is the part of the ledger that this save adds, if any; `history` are the parts of the history that
+    `state` builds on and that no checkpoint vouches for yet.
     """
 
     path: str
     files: Iterable[HostFile]
     state: bytes | None = None
     history: Sequence[SealedPart] = ()
-    ledger: LedgerPart | None = None
     next_ledger: tuple[LedgerHeader, pa.Table] | None = None
 
 
 @dataclass(frozen=True)
 class WrittenPart:
-    """What became of a `SavePart`, in the store."""
+    """What became of a `SavePart`, in the store: its files, and the ledger's part that it added."""
 
     files: dict[str, CheckpointFile]
-    ledger: LedgerPart | None
+    ledger: CheckpointFile | None = None
 
 
 class CheckpointWriter:
@@ -113,10 +112,12 @@ class CheckpointWriter:
         # Of its own for each save: one that was given up may still be at work.
         scratch = self._folder / part.path.rpartition("/")[2]
         scratch.mkdir(parents=True, exist_ok=True)
-        ledger, files = part.ledger, {}
+        ledger: CheckpointFile | None = None
+        files: dict[str, CheckpointFile] = {}
         if part.next_ledger is not None:
             header, table = part.next_ledger
-            ledger = attempt(lambda: write_ledger_part(self._store, header, table, scratch), given_up)
+            added = attempt(lambda: write_ledger_part(self._store, header, table, scratch), given_up)
+            ledger = CheckpointFile(num_bytes=added.num_bytes, sha256=added.sha256)
         for file in part.files:
             name = file.layout.name
             files[name] = self._put(f"{part.path}/{name}", file.data.numpy().data, scratch / name, given_up)

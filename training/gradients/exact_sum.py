@@ -1,7 +1,8 @@
 """The exact sum of the microbatches' gradients over microbatches and ranks: integers in one buffer, added to in place.
 
 When backward has made the gradients of a bucket of parameters, they are rounded and added to the bucket's part of the
-buffer; with a rank's last microbatch that part travels while backward goes on. Invariant: from the rounding on there
+buffer; with a rank's last microbatch that part travels while backward goes on. What ranks have to say of their
+microbatches travels with the last bucket, and costs no message of its own. Invariant: from the rounding on there
 are integers only, and each microbatch is rounded by itself, so neither the number of ranks, nor the order of
 microbatches, nor which microbatch uses which parameter, nor the algorithm of the all-reduce reaches a bit of the
 result.
@@ -29,7 +30,10 @@ ALIGNED_VALUES = BLOCK_VALUES
 
 
 class _Bucket:
-    """Neighbouring parameters, and in `words` int64 what their gradients add up to, with the tallies at the end."""
+    """Neighbouring parameters, and in `words` int64 what their gradients add up to, with the tallies at the end.
+
+    Between them, in the last bucket, are the receipts.
+    """
 
     def __init__(self, parameters: list[nn.Parameter], words: Tensor) -> None:
         self.parameters = parameters
@@ -68,18 +72,31 @@ class _Bucket:
 
 
 class ExactSum:
-    """Sums the gradients of a step's microbatches over microbatches and ranks; `parallel` is the model to call."""
+    """Sums the gradients of a step's microbatches over microbatches and ranks; `parallel` is the model to call.
+
+    `receipts` int64 [`num_receipts`] are summed with them: what this rank has to say of its microbatches, which stands
+    there before backward of the last one begins; afterwards what all ranks said.
+    """
 
     # Nothing is divided by the number of ranks here, so nothing has to make up for it.
     loss_factor = 1.0
 
-    def __init__(self, model: nn.Module, num_microbatches: int, optimization: Optimization, world: World) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        num_microbatches: int,
+        optimization: Optimization,
+        world: World,
+        num_receipts: int = 0,
+    ) -> None:
         self.parallel = model
         self._usual = self._fixed_point = FixedPoint(num_microbatches)
         self._optimization = optimization
         self._world = world
         self._names = {p: name for name, p in model.named_parameters() if p.requires_grad}
-        self._words, self._buckets = _make_buckets(list(self._names))
+        self._words, self._buckets = _make_buckets(list(self._names), num_receipts)
+        last = self._buckets[-1]
+        self.receipts = last.words[len(last.total) :][:num_receipts]
         self._bucket_of = {parameter: bucket for bucket in self._buckets for parameter in bucket.parameters}
         largest_bucket = max(len(bucket.total) for bucket in self._buckets)
         self._scratch = torch.empty(largest_bucket, device=self._words.device)
@@ -139,6 +156,7 @@ class ExactSum:
         self._fixed_point = fixed_point
         for bucket in self._buckets:
             bucket.empty()
+        self.receipts.zero_()
         self._largest.zero_()
         self._num_sent = 0
         for parameter in self._names:
@@ -195,14 +213,21 @@ class ExactSum:
             self._fixed_point.read(bucket.total, bucket.tallies, bucket.give_gradients(), self._loss_scale)
 
 
-def _make_buckets(parameters: list[nn.Parameter]) -> tuple[Tensor, list[_Bucket]]:
-    """One buffer, and buckets in it in the order in which backward reaches them, about from the last parameter on."""
+def _make_buckets(parameters: list[nn.Parameter], num_receipts: int) -> tuple[Tensor, list[_Bucket]]:
+    """One buffer, and buckets in it in the order in which backward reaches them, about from the last parameter on.
+
+    The last one has room for so many words more.
+    """
     groups: list[list[nn.Parameter]] = [[]]
     for parameter in reversed(parameters):
         if sum(p.numel() for p in groups[-1]) >= BUCKET_VALUES:
             groups.append([])
         groups[-1].append(parameter)
-    sizes = [_aligned(_aligned(sum(p.numel() for p in group)) + NUM_TALLIES) for group in groups]
+    behind = [NUM_TALLIES] * (len(groups) - 1) + [NUM_TALLIES + num_receipts]
+    sizes = [
+        _aligned(_aligned(sum(p.numel() for p in group)) + num_words)
+        for group, num_words in zip(groups, behind, strict=True)
+    ]
     words = torch.zeros(sum(sizes), dtype=torch.int64, device=parameters[0].device)
     return words, [_Bucket(group, part) for group, part in zip(groups, torch.split(words, sizes), strict=True)]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -15,9 +16,21 @@ from training.world import World
 
 
 class FastSum:
-    """Sums the gradients of a step's microbatches over microbatches and ranks; `parallel` is the model to call."""
+    """Sums the gradients of a step's microbatches over microbatches and ranks; `parallel` is the model to call.
 
-    def __init__(self, model: nn.Module, world: World, device: torch.device, device_ids: list[int] | None) -> None:
+    And `receipts`, as the exact sum does, in a message of their own.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        world: World,
+        device: torch.device,
+        device_ids: list[int] | None,
+        num_receipts: int = 0,
+    ) -> None:
+        self.receipts = torch.zeros(num_receipts, dtype=torch.int64, device=device)
+        self._world = world
         # DDP divides the sum over ranks by their number; the loss is already a share of the whole batch.
         self.loss_factor = float(world.size)
         # Looking for unused parameters is what keeps DDP from regrouping its buckets after the first step of a
@@ -34,6 +47,7 @@ class FastSum:
 
     def attempts(self) -> Iterator[None]:
         """Compute all microbatches of a step for each value: once."""
+        self.receipts.zero_()
         yield
 
     @contextmanager
@@ -43,6 +57,8 @@ class FastSum:
             yield
         if is_last:
             self._give_zeros()
+            if self._world.size > 1:
+                dist.all_reduce(self.receipts)
 
     def take_tallies(self, _norm: Tensor) -> Tensor:
         """Nothing is counted here."""

@@ -15,17 +15,22 @@ from training.optim.optimization import Optimization
 
 
 class OnlyGradient:
-    """In place of a sum, where a step has one microbatch, and so one rank; `parallel` is the model to call."""
+    """In place of a sum, where a step has one microbatch, and so one rank; `parallel` is the model to call.
+
+    `receipts` int64 [`num_receipts`] stay what this rank wrote there.
+    """
 
     loss_factor = 1.0
 
-    def __init__(self, model: nn.Module, optimization: Optimization) -> None:
+    def __init__(self, model: nn.Module, optimization: Optimization, num_receipts: int = 0) -> None:
         self.parallel = model
         self._optimization = optimization
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.receipts = torch.zeros(num_receipts, dtype=torch.int64, device=self._parameters[0].device)
 
     def attempts(self) -> Iterator[None]:
         """Compute the microbatch for each value: once."""
+        self.receipts.zero_()
         yield
 
     @contextmanager

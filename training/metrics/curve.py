@@ -16,25 +16,24 @@ from training.gradients.fixed_point import OUTSIDE, ROUNDED_AWAY
 from training.metrics.spikes import SpikeWatch
 from training.metrics.step_figures import StepFigures
 from training.optim.divergence import require_finite
-from training.world import World
 
 
 class LossCurve:
     """Points (step, mean loss, learning rate), and beside them the norm of the gradient at the step of each."""
 
-    def __init__(self, world: World, every_steps: int, divergence: DivergenceConfig) -> None:
+    def __init__(self, every_steps: int, divergence: DivergenceConfig) -> None:
         self.points: list[tuple[int, float, float]] = []  # those that are not in a part of the history
         self.norms: list[tuple[int, MetricValue]] = []  # (step, norm before it was clipped), as above
         self.first_loss: float | None = None  # of the run's first point, wherever that is
         self._every_steps = every_steps
         self._spikes = SpikeWatch(divergence)
         self.num_rounded_away = 0
-        self._figures = StepFigures(world)
+        self._figures = StepFigures()
         self._pending: list[float] = []
         self._last_norm = math.nan
 
     def record(self, step: int, figures: Tensor, learning_rate: float) -> None:
-        """Note what `take_step` gave for `step` (counted from 1). A collective when a point is due."""
+        """Note what `take_step` gave for `step` (counted from 1)."""
         self._figures.add(figures)
         if step % self._every_steps == 0:
             self.collect(step)
@@ -45,7 +44,7 @@ class LossCurve:
             self._pending.clear()
 
     def collect(self, step: int) -> None:
-        """Read what steps up to `step` gave. A collective. Raises `DivergedError` on every rank alike."""
+        """Read what steps up to `step` gave. Raises `DivergedError` on every rank alike."""
         taken = self._figures.take()
         for number, (losses, tallies, norm) in enumerate(taken, step - len(taken) + 1):
             require_finite(number, losses, tallies[OUTSIDE])

@@ -1,16 +1,13 @@
-"""What steps gave, on the device until it is read, and then the same on every rank.
+"""What steps gave, on the device until it is read; the same on every rank.
 
-Invariant: each microbatch's loss travels by itself, so neither the moment of reading nor the number of ranks matters.
+Invariant: each microbatch's loss stands by itself, so neither the moment of reading nor the number of ranks matters.
 Reading makes the CPU wait for the GPU.
 """
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from training.gradients.fixed_point import NUM_TALLIES
-from training.rank_status import Collective
-from training.world import World
 
 # Behind the losses: the tallies, and the norm of the gradient.
 NUM_BEHIND = NUM_TALLIES + 1
@@ -19,8 +16,7 @@ NUM_BEHIND = NUM_TALLIES + 1
 class StepFigures:
     """The microbatches' losses, the tallies and the gradient's norm of the steps since they were last taken."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self) -> None:
         self._on_device: list[Tensor] = []
 
     def add(self, figures: Tensor) -> None:
@@ -28,15 +24,10 @@ class StepFigures:
         self._on_device.append(figures)
 
     def take(self) -> list[tuple[Tensor, list[float], float]]:
-        """Figures of each step since the last call: losses [microbatches], tallies, norm. A collective."""
+        """Figures of each step since the last call: losses [microbatches], tallies, norm."""
         if not self._on_device:
             return []
         figures = torch.stack(self._on_device).cpu()
         self._on_device.clear()
-        losses, tallies, norms = figures[:, :-NUM_BEHIND].contiguous(), figures[:, -NUM_BEHIND:-1], figures[:, -1]
-        if self._world.size > 1:
-            # Each microbatch's loss is one rank's and zero on all others: nothing is rounded. The rest is all ranks'
-            # already.
-            with self._world.rank_status.waiting_for_ranks(Collective.LOSSES):
-                dist.all_reduce(losses)
+        losses, tallies, norms = figures[:, :-NUM_BEHIND], figures[:, -NUM_BEHIND:-1], figures[:, -1]
         return list(zip(losses, tallies.tolist(), norms.tolist(), strict=True))

@@ -88,7 +88,7 @@ class Bench:
         self._store = spec.open_store()
         self._dataset = load_dataset(self._store, spec.dataset_digest)
         self._trainer = self._make_trainer()
-        self._state = TrainingState(LossCurve(world, 10, DivergenceConfig()))
+        self._state = TrainingState(LossCurve(10, DivergenceConfig()))
         reader = SampleReader(self._store, self._dataset, "train", spec.samples_folder)
         self._checkpointer = Checkpointer(
             spec, world, self._store, self._trainer, self._state,

@@ -1,13 +1,16 @@
 """What the ledger is told: the samples that the model consumed, under their rows and the MD5 of their ids."""
 
 import hashlib
+import math
 from dataclasses import replace
+from itertools import accumulate, chain
 from pathlib import Path
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 from storage.datasets import DatasetManifest
 from storage.objects.local_store import LocalStore
@@ -15,8 +18,9 @@ from storage.runs.ledger import ID_SEPARATOR, LEDGER_SCHEMA
 from tests.helpers.datasets import publish_small_dataset
 from training.batches.assembled import assemble_samples
 from training.batches.blocks import Blocks
-from training.batches.consumption import Consumption, md5_of_ids
+from training.batches.consumption import Consumption
 from training.batches.groups import Group
+from training.batches.receipts import ReceiptWords, md5_of_ids
 from training.batches.source import BatchSource
 from training.batches.tensors import Microbatch, to_microbatches
 from training.configuration import TrainConfig
@@ -26,7 +30,6 @@ from training.model_configuration import EncoderConfig
 from training.models.source import microbatch_cut
 from training.world import World
 
-ALONE = World(0, 1, 0, 1)
 BATCH_SIZE = 24
 NUM_MICROBATCHES = 5
 CUT = microbatch_cut(EncoderConfig(width=16, layers=1, heads=2, feedforward=32), TrainConfig())
@@ -42,64 +45,74 @@ def reader(store: LocalStore, dataset: DatasetManifest, tmp_path: Path) -> Sampl
     return SampleReader(store, dataset, "train", tmp_path / "samples")
 
 
-def microbatch_of(reader: SampleReader, rows: list[int], index: int) -> Microbatch:
+def microbatches_of(reader: SampleReader, rows: list[list[int]]) -> list[Microbatch]:
+    """A batch of microbatches with these rows."""
     stored = reader.read(RowOrder(reader.num_rows, reader.group_rows), 0, reader.num_rows)
-    samples = stored.at(np.array(rows))
-    groups = (Group(len(rows), int(samples.lengths.max())),)
-    return next(to_microbatches(assemble_samples(samples, [index], [groups]), 0, 1, is_flat=True))
+    samples = stored.at(np.array(list(chain(*rows))))
+    groups = [(Group(len(own), int(samples.lengths.max())),) for own in rows]
+    starts = list(accumulate(map(len, rows), initial=0))[:-1]
+    assembled = assemble_samples(samples, range(len(rows)), groups, starts)
+    return list(to_microbatches(assembled, 0, len(rows), is_flat=True))
 
 
 def md5_of_rows(rows: list[int]) -> bytes:
     return hashlib.md5("\x1f".join(f"train-{row}" for row in rows).encode()).digest()
 
 
-def collected(consumption: Consumption) -> pa.Table:
-    table = consumption.collect()
-    assert table is not None
-    assert table.schema.equals(LEDGER_SCHEMA)
-    table.validate(full=True)
-    return table
+class Recorded:
+    """What ranks consumed in batches of `batch_size` samples."""
+
+    def __init__(self, num_microbatches: int, batch_size: int) -> None:
+        self._receipts = ReceiptWords(num_microbatches, batch_size)
+        self.consumption = Consumption(self._receipts)
+
+    def step(self, step: int, *shares: list[Microbatch]) -> None:
+        """Each rank's share of a step."""
+        words = torch.stack([self._receipts.of_samples(share) for share in shares]).sum(dim=0)
+        losses = torch.zeros(self._receipts.num_words - len(words), dtype=torch.int64)
+        self.consumption.record(step, torch.cat([losses, words]))
+
+    def table(self) -> pa.Table:
+        table = self.consumption.table()
+        assert table.schema.equals(LEDGER_SCHEMA)
+        table.validate(full=True)
+        return table
 
 
-def test_microbatches_are_listed_by_step_and_microbatch_in_whatever_order_they_were_computed(
-    reader: SampleReader,
-) -> None:
-    consumption = Consumption(ALONE)
-    for step, index, rows in [(4, 2, [7, 3]), (4, 0, [99]), (3, 1, [5, 5, 0]), (12, 0, [1]), (4, 1, [2])]:
-        consumption.record(step, microbatch_of(reader, rows, index))
-    assert collected(consumption).to_pylist() == [
-        {"step": step, "microbatch": index, "rows": rows, "ids_md5": md5_of_rows(rows)}
-        for step, index, rows in [(3, 1, [5, 5, 0]), (4, 0, [99]), (4, 1, [2]), (4, 2, [7, 3]), (12, 0, [1])]
+def test_microbatches_are_listed_by_step_and_microbatch_whichever_rank_computed_them(reader: SampleReader) -> None:
+    recorded = Recorded(3, 6)
+    batches = {3: [[5, 5, 0], [99], [7, 3]], 4: [[1], [2], [4, 6, 8, 9]]}
+    for step, rows in batches.items():
+        first, second, third = microbatches_of(reader, rows)
+        recorded.step(step, [third, first], [second])
+    assert recorded.table().to_pylist() == [
+        {"step": step, "microbatch": index, "rows": own, "ids_md5": md5_of_rows(own)}
+        for step, rows in batches.items()
+        for index, own in enumerate(rows)
     ]
 
 
-def test_each_microbatch_is_collected_once(reader: SampleReader) -> None:
-    consumption = Consumption(ALONE)
-    consumption.record(0, microbatch_of(reader, [1, 2], 0))
-    assert collected(consumption).num_rows == 1
-    assert collected(consumption).num_rows == 0
-    consumption.record(1, microbatch_of(reader, [3], 0))
-    assert collected(consumption).column("rows").to_pylist() == [[3]]
-
-
-def test_what_was_taken_and_not_trained_on_is_not_collected(reader: SampleReader) -> None:
-    consumption = Consumption(ALONE)
-    order = SampleOrder(reader.num_rows, reader.group_rows, seed=4)
-    source = BatchSource(Blocks(reader, order, CUT, BATCH_SIZE, NUM_MICROBATCHES, ALONE), pin=False)
-    for step, batch in zip(range(2), source.batches(0, 10), strict=False):
-        for microbatch in batch.microbatches:
-            consumption.record(step, microbatch)
-    assert set(collected(consumption).column("step").to_pylist()) == {0, 1}
+def test_what_the_ledger_has_is_not_written_again(reader: SampleReader) -> None:
+    recorded = Recorded(1, 2)
+    assert recorded.table().num_rows == 0
+    for step in (7, 8, 9):
+        recorded.step(step, microbatches_of(reader, [[step, 1]]))
+    recorded.consumption.forget_before(9)
+    assert recorded.table().column("rows").to_pylist() == [[9, 1]]
+    recorded.step(10, microbatches_of(reader, [[3, 2]]))
+    assert recorded.table().column("step").to_pylist() == [9, 10]
 
 
 def test_the_rows_are_those_that_order_and_cut_give(reader: SampleReader) -> None:
     order = SampleOrder(reader.num_rows, reader.group_rows, seed=4)
-    source = BatchSource(Blocks(reader, order, CUT, BATCH_SIZE, NUM_MICROBATCHES, ALONE), pin=False)
-    consumption = Consumption(ALONE)
+    worlds = [World(rank, 2, rank, 2) for rank in range(2)]
+    sources = [
+        BatchSource(Blocks(reader, order, CUT, BATCH_SIZE, NUM_MICROBATCHES, world), pin=False) for world in worlds
+    ]
+    recorded = Recorded(NUM_MICROBATCHES, BATCH_SIZE)
     for step in (0, 4, 5):  # step 4 straddles two epochs
-        for microbatch in source.batch(step).microbatches:
-            consumption.record(step, microbatch)
-    found = collected(consumption).to_pylist()
+        recorded.step(step, *(source.batch(step).microbatches for source in sources))
+    found = recorded.table().to_pylist()
     for step in (0, 4, 5):
         rows = order.rows(step * BATCH_SIZE, BATCH_SIZE)
         positions = CUT.cut(reader.read(order, step * BATCH_SIZE, BATCH_SIZE).lengths, NUM_MICROBATCHES)
@@ -108,12 +121,22 @@ def test_the_rows_are_those_that_order_and_cut_give(reader: SampleReader) -> Non
 
 def test_the_ids_are_those_that_were_read_and_not_those_that_were_planned(reader: SampleReader) -> None:
     """A row that gives another sample than it should, as from a data set that was changed, cannot hide."""
-    consumption = Consumption(ALONE)
-    microbatch = microbatch_of(reader, [1, 2], 0)
-    consumption.record(0, replace(microbatch, ids=microbatch.ids.replace(b"train-2", b"train-77")))
-    (row,) = collected(consumption).to_pylist()
+    recorded = Recorded(1, 2)
+    (microbatch,) = microbatches_of(reader, [[1, 2]])
+    recorded.step(0, [replace(microbatch, ids=microbatch.ids.replace(b"train-2", b"train-77"))])
+    (row,) = recorded.table().to_pylist()
     assert row["rows"] == [1, 2]
     assert row["ids_md5"] == md5_of_rows([1, 77])
+
+
+def test_losses_stand_before_them_to_the_bit() -> None:
+    receipts = ReceiptWords(2, 5)
+    words = torch.zeros(receipts.num_words, dtype=torch.int64)
+    receipts.losses(words)[1] = torch.tensor(0.1, dtype=torch.float32)
+    other = torch.zeros_like(words)
+    receipts.losses(other)[0] = math.nan
+    losses = receipts.losses(words + other)
+    assert math.isnan(losses[0]) and losses[1] == torch.tensor(0.1).double()
 
 
 @pytest.mark.parametrize("ids", [["a"], ["a", "b"], ["Grüße", "数据", ""], ["", ""], [f"{n}" for n in range(500)]])

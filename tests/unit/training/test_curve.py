@@ -19,7 +19,7 @@ SPIKES = DivergenceConfig(window_steps=20, consecutive_steps=3)
 
 
 def make_curve(every_steps: int) -> LossCurve:
-    return LossCurve(ALONE, every_steps, SPIKES)
+    return LossCurve(every_steps, SPIKES)
 
 
 def figures(*losses: float, num_outside: int = 0, num_rounded_away: int = 0, norm: float = 1.0) -> torch.Tensor:

@@ -43,7 +43,7 @@ def test_a_missing_gpu_ends_a_run_for_good_only_before_it_was_begun(is_begun: bo
     if is_begun:
         spec = spec.model_copy(update={"resume": ResumePoint(path="checkpoints/7", digest="0" * 64, step=7)})
     reporter = Reporter(spec.progress_file, ALONE, 24, 0.0)
-    state = TrainingState(LossCurve(ALONE, 5, spec.divergence))
+    state = TrainingState(LossCurve(5, spec.divergence))
     ending = Ending(spec, ALONE, store, reporter, state, 0.0)
     with pytest.raises(DeviceMissingError), ending.failures_written():
         raise DeviceMissingError("torch finds no GPU")

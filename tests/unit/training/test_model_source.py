@@ -49,7 +49,7 @@ def test_a_model_that_takes_no_groups_gets_each_microbatch_in_one_whatever_is_co
     found = []
     for cut in (flat, padded):
         (groups,) = cut.groups([samples.lengths])
-        assembled = assemble_samples(samples, [0], [groups])
+        assembled = assemble_samples(samples, [0], [groups], [0])
         found.append(next(to_microbatches(assembled, 0, 1, is_flat=cut.padding_efficiency > 0)))
     assert found[0].is_flat and len(found[0].groups) > 1
     assert not found[1].is_flat and len(found[1].groups) == 1

@@ -58,7 +58,7 @@ def ending_of(store: LocalStore, folder: Path) -> tuple[SegmentSpec, Ending]:
     """Of a rank that is alone, without an agent."""
     dataset = publish_small_dataset(store, folder / "work", rows=20)
     spec, world = make_spec(store, dataset, folder / "scratch", fence=2), World(0, 1, 0, 1)
-    state = TrainingState(LossCurve(world, 1, DivergenceConfig()))
+    state = TrainingState(LossCurve(1, DivergenceConfig()))
     return spec, Ending(spec, world, store, Reporter(spec.progress_file, world, batch_size=8), state, age_seconds=0)
 
 

@@ -19,7 +19,7 @@ def test_a_rank_that_waits_says_for_what_and_goes_on_beating(tmp_path: Path) -> 
 
     def train() -> None:
         rank_status.step, rank_status.microbatches = 7, 14
-        with rank_status.at(Phase.COMPUTING), rank_status.waiting_for_ranks(Collective.LOSSES):
+        with rank_status.at(Phase.COMPUTING), rank_status.waiting_for_ranks(Collective.PREDICTIONS):
             is_over.wait(60)
 
     training = threading.Thread(target=train)
@@ -33,7 +33,7 @@ def test_a_rank_that_waits_says_for_what_and_goes_on_beating(tmp_path: Path) -> 
         is_over.set()
         training.join()
     assert (later.rank, later.step, later.microbatches, later.phase) == (3, 7, 14, Phase.OTHERS)
-    assert later.collective is Collective.LOSSES
+    assert later.collective is Collective.PREDICTIONS
     assert later.seconds > first.seconds
 
 

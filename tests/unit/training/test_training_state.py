@@ -14,11 +14,10 @@ from storage.objects.local_store import LocalStore
 from training.configuration import DivergenceConfig
 from training.metrics.curve import LossCurve
 from training.metrics.training_state import MAX_RECENT, TrainingState
-from training.world import World
 
 
 def new_state() -> TrainingState:
-    return TrainingState(LossCurve(World(0, 1, 0, 1), 5, DivergenceConfig()))
+    return TrainingState(LossCurve(5, DivergenceConfig()))
 
 
 def after(*values: float) -> TrainingState:

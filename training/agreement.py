@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import count, takewhile
 
 import torch
-import torch.distributed as dist
 
 from training.checkpointing.writer import Writing
+from training.collectives import receive, send
 from training.rank_status import Collective
 from training.stopping import StopFlag, StopReason
 from training.world import World
@@ -53,13 +53,13 @@ def _take_greatest(words: torch.Tensor, world: World) -> None:
     theirs = torch.empty_like(words)
     with world.rank_status.waiting_for_ranks(Collective.BOUNDARY):
         for child in children:
-            dist.recv(theirs, child)
+            receive(theirs, child, world)
             torch.maximum(words, theirs, out=words)
         if not world.is_first:
-            dist.send(words, parent_of(world.rank))
-            dist.recv(words, parent_of(world.rank))
+            send(words, parent_of(world.rank), world)
+            receive(words, parent_of(world.rank), world)
         for child in reversed(children):  # who has most below itself first
-            dist.send(words, child)
+            send(words, child, world)
 
 
 def parent_of(rank: int) -> int:

@@ -13,12 +13,12 @@ from storage.objects.store import Store
 from storage.target_kinds import headline_metric
 from training.agreement import Agreement
 from training.batches.seeds import seed_initial_weights
+from training.batches.source import BatchSource
 from training.checkpointing.restoring import Restorer
 from training.checkpointing.saves import Checkpointer
 from training.data.reading import SampleReader
 from training.data.waiting import StoreWait, wait_of
 from training.determinism import pin_attention
-from training.loop import Segment
 from training.metrics.reporter import Reporter
 from training.metrics.training_state import TrainingState
 from training.metrics.validation import Validator
@@ -27,6 +27,7 @@ from training.models.objective import Objective
 from training.models.precision import Precision
 from training.models.source import microbatch_cut, source_of
 from training.optim.checkpoint_budget import least_checkpoint_bytes, require_budget
+from training.parts import Segment
 from training.spec import SegmentSpec
 from training.stopping import StopFlag
 from training.targets.registry import kind_of
@@ -45,10 +46,11 @@ def build_segment(
     store: Store,
     dataset: DatasetManifest,
     precision: Precision,
+    source: BatchSource,
     reporter: Reporter,
     state: TrainingState,
 ) -> Segment:
-    """All that training needs but its batches, at step 0. Raises `ConfigurationError`."""
+    """All that training needs, at step 0. Raises `ConfigurationError`."""
     trainer = make_trainer(spec, dataset, precision, world, reporter.noted if world.is_first else print)
     least_bytes = least_checkpoint_bytes(trainer.model, trainer.optimization, bool(spec.frozen))
     require_budget(spec.checkpoint, least_bytes)
@@ -56,6 +58,7 @@ def build_segment(
         spec=spec,
         world=world,
         state=state,
+        source=source,
         trainer=trainer,
         validator=make_validator(
             spec, world, store, dataset, precision, "validation", spec.validation, wait_of(spec, flag, reporter.noted)

@@ -6,23 +6,13 @@ only goes on with the save under way, or is broken off.
 """
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 from storage.runs.metric_values import NotFinite, describe_not_finite
-from training.agreement import Agreement
-from training.batches.source import Batch
-from training.checkpointing.restoring import Restorer
-from training.checkpointing.saves import Checkpointer
 from training.configuration import LONGEST_EVERY_SECONDS
-from training.metrics.reporter import Reporter
-from training.metrics.training_state import TrainingState
-from training.metrics.validation import Validator
 from training.optim.optimization import learning_rate
-from training.spec import SegmentSpec
+from training.parts import Segment
 from training.stopping import StopReason
-from training.trainer import Trainer
-from training.world import World
 
 # A save that takes longer hangs, most likely: on a network file system, for instance, a write may never return.
 LONG_SAVE_SECONDS = LONGEST_EVERY_SECONDS
@@ -33,28 +23,7 @@ POLL_SECONDS = 0.01
 NOTED_SHARE = 0.01
 
 
-@dataclass
-class Segment:
-    """What one rank works with."""
-
-    spec: SegmentSpec
-    world: World
-    state: TrainingState
-    trainer: Trainer
-    validator: Validator
-    checkpointer: Checkpointer
-    restorer: Restorer
-    agreement: Agreement
-    reporter: Reporter
-    headline: str
-    last_save: float = field(default_factory=time.monotonic)
-    save_is_owed: bool = False
-    has_reported_save: bool = False
-    has_waited_for_save: bool = False
-    has_noted_rounding: bool = False
-
-
-def train(segment: Segment, batches: Iterator[Batch]) -> StopReason:
+def train(segment: Segment) -> StopReason:
     """Train until the run is complete (`NONE`) or all ranks agree on a reason to stop; the state is saved then."""
     state, config = segment.state, segment.spec.train
     while True:
@@ -69,7 +38,7 @@ def train(segment: Segment, batches: Iterator[Batch]) -> StopReason:
         if decision.save and not _save_when_possible(segment):
             continue  # all are to stop, and save this very step on their way out
         with segment.reporter.waiting_for_input():
-            batch = next(batches)
+            batch = segment.source.batch(state.step)
         figures = segment.trainer.take_step(state.step, batch.microbatches)
         state.curve.record(state.step + 1, figures, learning_rate(config, state.step, segment.spec.rollbacks))
         state.step += 1

@@ -25,6 +25,7 @@ def join_process_group(config: TrainConfig, precision: Precision, world: World) 
         backend = "cpu:gloo,cuda:gloo" if config.share_gpus else "cpu:gloo,cuda:nccl"
     store = _open_meeting(world)
     dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT, store=store, rank=world.rank, world_size=world.size)
+    world.group = dist.group.WORLD
 
 
 def _open_meeting(world: World) -> Any:

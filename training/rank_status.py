@@ -37,6 +37,7 @@ class Collective(StrEnum):
 
     GRADIENTS = "the sum of the gradients"
     LARGEST_GRADIENT = "the largest gradient of a step that is computed again"
+    WEIGHTS = "the first weights"
     BOUNDARY = "the decision at the step's boundary"
     PREDICTIONS = "each other's predictions"
     DIGESTS = "the digests of a checkpoint's files"

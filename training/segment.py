@@ -14,7 +14,7 @@ from training.building import build_segment
 from training.checkpointing.restoring import read_patiently
 from training.checkpointing.versions import describe_version_changes, read_versions, require_gpu_of_before
 from training.data.waiting import load_dataset_patiently, wait_of
-from training.loop import Segment, train
+from training.loop import train
 from training.metrics.curve import LossCurve
 from training.metrics.reporter import Reporter
 from training.metrics.training_state import TrainingState
@@ -23,6 +23,7 @@ from training.models.precision import Precision, choose_precision
 from training.models.source import microbatch_cut, source_of
 from training.models.trial import Trial
 from training.outcome import Ending, describe_end
+from training.parts import Segment
 from training.process_group import join_process_group
 from training.spec import ResumePoint, SegmentSpec
 from training.stopping import StopFlag, StopReason
@@ -47,7 +48,7 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag, ahead: Assembli
         dataset = load_dataset_patiently(spec, store, wait)
         cut, pin = microbatch_cut(spec.model, spec.train), precision.device.type == "cuda"
         source = open_source(spec, world, store, dataset, cut, pin, ahead, wait)
-        segment = build_segment(spec, world, flag, store, dataset, precision, reporter, state)
+        segment = build_segment(spec, world, flag, store, dataset, precision, source, reporter, state)
         is_new = spec.resume is None or _restore(segment, spec.resume)
         if spec.resume is None and spec.start is not None:
             take = partial(take_first_weights, segment.trainer.model, store, spec.start)
@@ -59,7 +60,7 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag, ahead: Assembli
         flag.start_budget(spec.budget_seconds)
         gc.freeze()  # what lives by now lives on: looking for garbage in it would stop training time and again
         with reporter.phase("train"):
-            reason = train(segment, source.batches(state.step, spec.train.num_steps))
+            reason = train(segment)
         source.close()
         if world.is_first:
             ending.write(*describe_end(reason, spec, state), is_abandoned=reason is StopReason.ABANDONED)

@@ -1,20 +1,26 @@
-"""Who this rank is. Passed as a value, so that no logic asks a global for it."""
+"""Who this rank is. Passed as a value, so that no logic asks a global for it.
+
+Invariant: which ranks there are changes between two steps alone, when training goes on with others (`enter`); so what
+follows from a rank's number, or from how many there are, is asked of the world when it is needed.
+"""
 
 import socket
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from storage.runs.holders import process_age_seconds
 from training.meeting import Meeting
 from training.rank_status import StatusWriter
 
 
-@dataclass(frozen=True)
+@dataclass
 class World:
     """One rank among `size`; `local_rank` is its number among the `local_size` of its machine, and its GPU.
 
-    All of them meet at `meeting`. `launched_at` is when they were ordered, in seconds since boot; None where that
-    is when this process began.
+    All of them meet at `meeting`, and talk in `group`, torch's process group, from then on. `launched_at` is when they
+    were ordered, in seconds since boot; None where that is when this process began. `slot` is the number that the rank
+    was begun with: its files have it, and people know the rank by it.
     """
 
     rank: int
@@ -24,6 +30,18 @@ class World:
     rank_status: StatusWriter = field(default_factory=StatusWriter, compare=False)  # what this rank is at
     meeting: Meeting | None = field(default=None, compare=False)
     launched_at: float | None = field(default=None, compare=False)
+    group: Any = field(default=None, compare=False)
+    slot: int = -1
+
+    def __post_init__(self) -> None:
+        if self.slot < 0:
+            self.slot = self.rank
+
+    def enter(self, rank: int, size: int, group: Any) -> None:
+        """Be this rank among so many from now on, all of them on this machine."""
+        self.rank = self.local_rank = rank
+        self.size = self.local_size = size
+        self.group = group
 
     @property
     def is_first(self) -> bool:
@@ -33,7 +51,7 @@ class World:
     def label(self) -> str:
         """This rank for people: where there are several machines, with the name of its own."""
         host = "" if self.local_size == self.size else f" on {socket.gethostname()}"
-        return f"rank {self.rank}{host}"
+        return f"rank {self.slot}{host}"
 
     @property
     def ranks_here(self) -> range:

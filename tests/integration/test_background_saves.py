@@ -28,6 +28,7 @@ from training.checkpointing.writer import CheckpointWriter
 from training.metrics import training_state, validation
 from training.metrics.reporter import Report
 from training.metrics.validation import Validator
+from training.parts import Segment
 from training.segment import run_segment
 from training.spec import SegmentSpec
 from training.stopping import StopFlag, StopReason
@@ -359,7 +360,7 @@ def stopped_while_it_waits(spec: SegmentSpec, world: World) -> Any:
     let_the_save_of_step_5_hang()
     flag, noted = StopFlag(), loop._finish_save
 
-    def stopping(segment: loop.Segment, longest_seconds: float | None = None) -> bool:
+    def stopping(segment: Segment, longest_seconds: float | None = None) -> bool:
         flag.reason = lambda: StopReason.PREEMPTED  # type: ignore[method-assign]
         return noted(segment, longest_seconds)
 

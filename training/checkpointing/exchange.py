@@ -5,9 +5,9 @@ as CPU bytes, nothing is pickled.
 """
 
 import torch
-import torch.distributed as dist
 
 from storage.checkpoints.checkpoints import CheckpointFile
+from training.collectives import all_reduce
 from training.rank_status import Collective
 from training.world import World
 
@@ -22,9 +22,7 @@ def share_descriptions(own: list[CheckpointFile | None], world: World) -> list[C
         if file is not None:
             description = bytes.fromhex(file.sha256) + file.num_bytes.to_bytes(SIZE_BYTES)
             row.copy_(torch.frombuffer(bytearray(description), dtype=torch.uint8))
-    if world.size > 1:
-        with world.rank_status.waiting_for_ranks(Collective.DIGESTS):
-            dist.all_reduce(rows)
+    all_reduce(rows, world, Collective.DIGESTS)
     told = [bytes(row.tolist()) for row in rows]
     return [CheckpointFile(num_bytes=int.from_bytes(t[DIGEST_BYTES:]), sha256=t[:DIGEST_BYTES].hex()) for t in told]
 
@@ -35,8 +33,6 @@ def first_trouble(world: World, trouble: str | None) -> str | None:
     if trouble is not None:
         text = (trouble or "no reason given").encode()[:MAX_TROUBLE_BYTES]
         encoded[world.rank, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    if world.size > 1:
-        with world.rank_status.waiting_for_ranks(Collective.TROUBLE):
-            dist.all_reduce(encoded)
+    all_reduce(encoded, world, Collective.TROUBLE)
     texts = [bytes(row.tolist()).rstrip(b"\0") for row in encoded]
     return next((text.decode(errors="replace") for text in texts if text), None)

@@ -12,13 +12,12 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from storage.checkpoints.checkpoints import (
@@ -47,7 +46,8 @@ from training.checkpointing.signature import (
     signature_of_model,
     signature_of_optimizer,
 )
-from training.checkpointing.state_tensors import share_of, view_tensors
+from training.checkpointing.state_tensors import share_of, shares_of, view_tensors
+from training.collectives import broadcast
 from training.optim.optimization import Optimization
 from training.rank_status import Collective
 from training.spec import ResumePoint
@@ -106,11 +106,8 @@ class Restorer:
 
     def take_over(self, share: RankFiles) -> None:
         """Give the trainer the state of which each rank has a share. A collective; raises `IncompatibleRunError`."""
-        owners = {
-            file.key: rank
-            for rank in range(self._world.size)
-            for file in share_of(share.all_files, replace(self._world, rank=rank))
-        }
+        shares = shares_of(share.all_files, self._world)
+        owners = {file.key: rank for rank, files in enumerate(shares) for file in files}
         weights = WeightsLoader(self._trainer.model, share.found)
         state = OptimizerLoader(self._trainer.optimization, share.found)
         for file in share.all_files:
@@ -136,9 +133,7 @@ class Restorer:
         """The file's bytes, on the device, from the rank that has them."""
         device = self._trainer.device
         data = torch.empty(file.num_bytes, dtype=torch.uint8, device=device) if data is None else data.to(device)
-        if self._world.size > 1:
-            with self._world.rank_status.waiting_for_ranks(Collective.RESTORED):
-                dist.broadcast(data, src=owner)
+        broadcast(data, owner, self._world, Collective.RESTORED)
         return data
 
 

@@ -82,5 +82,11 @@ def view_tensors(data: Tensor, entries: Iterable[TensorEntry]) -> dict[str, Tens
 
 
 def share_of(files: Sequence[AnyFile], world: World) -> list[AnyFile]:
-    """The files that this rank writes or reads: shares of about the same number of bytes."""
-    return [files[index] for index in assign([file.num_bytes for file in files], world.size)[world.rank]]
+    """The files that this rank writes or reads."""
+    return shares_of(files, world)[world.rank]
+
+
+def shares_of(files: Sequence[AnyFile], world: World) -> list[list[AnyFile]]:
+    """The files that each rank writes or reads: shares of about the same number of bytes."""
+    shares = assign([file.num_bytes for file in files], world.size)
+    return [[files[index] for index in share] for share in shares]

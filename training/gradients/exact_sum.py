@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from storage.errors import ConfigurationError
+from training.collectives import GREATEST, all_reduce, begin_all_reduce, broadcast
 from training.gradients.cpu_pass import BLOCK_VALUES
 from training.gradients.fixed_point import NUM_TALLIES, OUTSIDE, FixedPoint
 from training.optim.optimization import Optimization
@@ -168,9 +169,7 @@ class ExactSum:
     def _find_largest(self) -> float:
         """The largest magnitude in any microbatch's gradient, infinity if one is not finite. A collective."""
         largest = self._largest.nan_to_num(nan=torch.inf, posinf=torch.inf)
-        if self._world.size > 1:
-            with self._world.rank_status.waiting_for_ranks(Collective.LARGEST_GRADIENT):
-                dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        all_reduce(largest, self._world, Collective.LARGEST_GRADIENT, GREATEST)
         return largest.item()
 
     def _keep(self, parameter: Tensor) -> None:
@@ -196,10 +195,7 @@ class ExactSum:
         """Begin to add up a bucket over ranks. All ranks send the buckets in the same order."""
         self._num_sent += 1
         self._fixed_point.count_outside(bucket.tallies, self._largest, self._loss_scale)
-        if self._world.size > 1:
-            work = dist.all_reduce(bucket.words, async_op=True)
-            assert work is not None
-            self._under_way.append(work)
+        self._under_way += begin_all_reduce(bucket.words, self._world)
 
     def _receive(self) -> None:
         """Wait for the sums, and make them the parameters' gradients."""
@@ -238,9 +234,8 @@ def _aligned(num_values: int) -> int:
 
 def _make_equal(model: nn.Module, world: World) -> None:
     """Give all ranks the first one's weights: another kind of processor may draw others from the same seed."""
-    if world.size > 1:
-        for tensor in model.state_dict().values():
-            dist.broadcast(tensor.detach(), src=0)
+    for tensor in model.state_dict().values():
+        broadcast(tensor.detach(), 0, world, Collective.WEIGHTS)
 
 
 def _computed_in_parts(name: str) -> ConfigurationError:

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from training.collectives import all_reduce
 from training.gradients.fixed_point import NUM_TALLIES
+from training.rank_status import Collective
 from training.world import World
 
 
@@ -57,8 +58,7 @@ class FastSum:
             yield
         if is_last:
             self._give_zeros()
-            if self._world.size > 1:
-                dist.all_reduce(self.receipts)
+            all_reduce(self.receipts, self._world, Collective.GRADIENTS)
 
     def take_tallies(self, _norm: Tensor) -> Tensor:
         """Nothing is counted here."""

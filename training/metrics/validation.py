@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from training.batches.assembled import assemble_shares, share_batch
 from training.batches.microbatches import MicrobatchCut
 from training.batches.tensors import Microbatch, to_microbatches
+from training.collectives import all_reduce
 from training.data.order import RowOrder
 from training.data.reading import SampleReader
 from training.metrics.scores import score
@@ -74,10 +74,8 @@ class Validator:
             model.train()
         if rows is None:
             return None
-        if self._world.size > 1:
-            # Each row was filled in by one rank and is zero on all others: the sum is exact.
-            with self._world.rank_status.waiting_for_ranks(Collective.PREDICTIONS):
-                dist.all_reduce(rows)
+        # Each row was filled in by one rank and is zero on all others: the sum is exact.
+        all_reduce(rows, self._world, Collective.PREDICTIONS)
         label = self._kind.num_outputs
         first_column = label + self._label_width
         labels = rows[:, label:first_column].reshape(-1, *self._kind.label_shape)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from training.agreement import Agreement, BoundaryDecision, children_of, parent_of
 from training.checkpointing.writer import Writing
@@ -37,18 +36,25 @@ class Network:
     def clock(self) -> int:
         return int(self._own.clock)
 
-    def send(self, words: torch.Tensor, receiver: int) -> None:
+    def wait(self) -> None:
+        """What is sent or received has been, when the call returns."""
+
+    def send(self, sent: list[torch.Tensor], receiver: int, _tag: int) -> "Network":
+        (words,) = sent
         with self._lock:
             self.num_messages += 1
             link = self._links[self._own.rank, receiver]
         link.put((words.clone(), self._own.clock + 1))
+        return self
 
-    def recv(self, words: torch.Tensor, sender: int) -> None:
+    def recv(self, received: list[torch.Tensor], sender: int, _tag: int) -> "Network":
+        (words,) = received
         with self._lock:
             link = self._links[sender, self._own.rank]
         sent, clock = link.get(timeout=LONGEST_SECONDS)
         words.copy_(sent)
         self._own.clock = max(self._own.clock, clock)
+        return self
 
 
 class Flag(StopFlag):
@@ -68,19 +74,17 @@ def only(rank: int, reason: StopReason) -> Callable[[int], StopReason]:
 
 
 def decide(
-    patch: pytest.MonkeyPatch, size: int, flag_of: Callable[[int], StopReason], **words_of: Callable[[int], Any]
+    size: int, flag_of: Callable[[int], StopReason], **words_of: Callable[[int], Any]
 ) -> tuple[list[BoundaryDecision], Network, int]:
     """What each of the ranks decides, the network, and the longest chain of messages."""
     network = Network()
-    patch.setattr(dist, "send", network.send)
-    patch.setattr(dist, "recv", network.recv)
     decisions: dict[int, BoundaryDecision] = {}
     clocks: list[int] = []
 
     def be(rank: int) -> None:
         network.enter(rank)
         words = {name: of(rank) for name, of in words_of.items()}
-        decisions[rank] = Agreement(World(rank, size, rank, size), Flag(flag_of(rank))).decide(**words)
+        decisions[rank] = Agreement(World(rank, size, rank, size, group=network), Flag(flag_of(rank))).decide(**words)
         clocks.append(network.clock)
 
     threads = [threading.Thread(target=be, args=(rank,)) for rank in range(size)]
@@ -92,23 +96,21 @@ def decide(
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 13])
-def test_all_ranks_decide_the_same_whichever_of_them_is_asked_to_stop(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_ranks_decide_the_same_whichever_of_them_is_asked_to_stop(size: int) -> None:
     for asked in range(size):
-        decisions, _, _ = decide(monkeypatch, size, only(asked, StopReason.PREEMPTED))
+        decisions, _, _ = decide(size, only(asked, StopReason.PREEMPTED))
         assert set(decisions) == {BoundaryDecision(StopReason.PREEMPTED, False, Writing.DONE)}
 
 
-def test_the_first_ranks_clock_alone_decides_about_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    of_last, _, _ = decide(monkeypatch, 4, only(3, StopReason.BUDGET), save_is_due=lambda rank: rank == 3)
+def test_the_first_ranks_clock_alone_decides_about_time() -> None:
+    of_last, _, _ = decide(4, only(3, StopReason.BUDGET), save_is_due=lambda rank: rank == 3)
     assert set(of_last) == {BoundaryDecision(StopReason.NONE, False, Writing.DONE)}
-    of_first, _, _ = decide(monkeypatch, 4, only(0, StopReason.BUDGET), save_is_due=lambda rank: rank == 0)
+    of_first, _, _ = decide(4, only(0, StopReason.BUDGET), save_is_due=lambda rank: rank == 0)
     assert set(of_first) == {BoundaryDecision(StopReason.BUDGET, True, Writing.DONE)}
 
 
-def test_512_ranks_agree_over_a_tree_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    decisions, network, longest = decide(monkeypatch, 512, only(511, StopReason.PREEMPTED))
+def test_512_ranks_agree_over_a_tree_of_messages() -> None:
+    decisions, network, longest = decide(512, only(511, StopReason.PREEMPTED))
     assert set(decisions) == {BoundaryDecision(StopReason.PREEMPTED, False, Writing.DONE)}
     assert network.num_messages == 2 * 511
     assert longest == 18  # a ring has 1,022

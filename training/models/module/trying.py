@@ -14,12 +14,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from storage.errors import ConfigurationError
 from training.batches.groups import Group
 from training.batches.tensors import Microbatch
+from training.collectives import all_reduce
 from training.data.samples import padded_length
 from training.model_configuration import ModuleConfig
 from training.models.activation_bytes import count_kept_bytes
@@ -29,6 +29,7 @@ from training.models.module.passes import Pass, build_anew, digest_of, make_pass
 from training.models.precision import Precision
 from training.models.trial import Trial
 from training.own_code import own_errors, require_pinned
+from training.rank_status import Collective
 from training.world import World
 
 # So many samples are computed alone, as well as among others.
@@ -230,11 +231,9 @@ def _with(microbatch: Microbatch, rows: Sequence[int], tokens: Tensor) -> Microb
 
 def _require_same_on_all_ranks(config: ModuleConfig, weights: str, world: World) -> None:
     """A collective; ranks of other machines among them, where a library may be another."""
-    if world.size == 1:
-        return
-    own = torch.frombuffer(bytearray.fromhex(weights), dtype=torch.uint8)
-    found = [torch.empty_like(own) for _ in range(world.size)]
-    dist.all_gather(found, own)
+    found = torch.zeros(world.size, len(weights) // 2, dtype=torch.uint8)
+    found[world.rank] = torch.frombuffer(bytearray.fromhex(weights), dtype=torch.uint8)
+    all_reduce(found, world, Collective.WEIGHTS)
     if any(not torch.equal(found[0], other) for other in found):
         raise ConfigurationError(
             f"The module of {config.reference.name} has other first weights on some ranks than on others. It looks at "

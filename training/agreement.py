@@ -5,6 +5,7 @@ words travel as CPU integers, so no GPU is waited for; and along a tree: Gloo's 
 512 ranks are 1,022 messages one after the other, at every step, where the tree has 18.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count, takewhile
 
@@ -24,14 +25,16 @@ class BoundaryDecision:
     stop: StopReason
     save: bool
     writing: Writing
+    view: int = 0  # the newest one; all leave the present one for it at the same boundary
 
 
 class Agreement:
     """Compares the ranks' flags. The first rank's clock is the clock of the segment."""
 
-    def __init__(self, world: World, flag: StopFlag) -> None:
+    def __init__(self, world: World, flag: StopFlag, newest_view: Callable[[], int] = lambda: 0) -> None:
         self._world = world
         self._flag = flag
+        self._newest_view = newest_view
 
     def decide(self, save_is_due: bool = False, writing: Writing = Writing.DONE) -> BoundaryDecision:
         """A collective: every rank calls it at the same boundary and gets the same answer.
@@ -41,10 +44,12 @@ class Agreement:
         reason = self._flag.reason()
         if reason is StopReason.BUDGET and not self._world.is_first:
             reason = StopReason.NONE
-        words = torch.tensor([reason, int(save_is_due and self._world.is_first), writing])
+        is_first = self._world.is_first
+        view = self._newest_view() if is_first else 0
+        words = torch.tensor([reason, int(save_is_due and is_first), writing, view])
         _take_greatest(words, self._world)
-        stop, save, most_busy = words.tolist()
-        return BoundaryDecision(StopReason(stop), bool(save), Writing(most_busy))
+        stop, save, most_busy, view = words.tolist()
+        return BoundaryDecision(StopReason(stop), bool(save), Writing(most_busy), view)
 
 
 def _take_greatest(words: torch.Tensor, world: World) -> None:

@@ -33,6 +33,7 @@ from training.stopping import StopFlag
 from training.targets.registry import kind_of
 from training.trainer import Trainer
 from training.validation_configuration import ValidationConfig
+from training.views.membership import Membership
 from training.world import World
 
 # A segment validates many times, and the same rows each time.
@@ -47,6 +48,7 @@ def build_segment(
     dataset: DatasetManifest,
     precision: Precision,
     source: BatchSource,
+    membership: Membership,
     reporter: Reporter,
     state: TrainingState,
 ) -> Segment:
@@ -65,8 +67,10 @@ def build_segment(
         ),
         checkpointer=Checkpointer(spec, world, store, trainer, state, reporter, dataset.splits["train"].num_rows),
         restorer=Restorer(store, world, trainer),
-        agreement=Agreement(world, flag),
+        agreement=Agreement(world, flag, membership.newest),
         reporter=reporter,
+        flag=flag,
+        membership=membership,
         headline=headline_metric(dataset.target.kind, spec.validation.metric_for_best_model),
     )
 

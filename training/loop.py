@@ -2,7 +2,7 @@
 
 Invariant: everything that happens at a step boundary happens in one order (validate, agree, go on with the save under
 way, save, leave), on all ranks alike, and is decided by the step and by what the ranks have agreed on. A validation
-only goes on with the save under way, or is broken off.
+only goes on with the save under way, or is broken off. What a rank does not live to do with the others is done again.
 """
 
 import time
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from storage.runs.metric_values import NotFinite, describe_not_finite
 from training.configuration import LONGEST_EVERY_SECONDS
+from training.going_on import go_on_without, go_over
 from training.optim.optimization import learning_rate
 from training.parts import Segment
 from training.stopping import StopReason
@@ -24,7 +25,19 @@ NOTED_SHARE = 0.01
 
 
 def train(segment: Segment) -> StopReason:
-    """Train until the run is complete (`NONE`) or all ranks agree on a reason to stop; the state is saved then."""
+    """Train until the run is complete (`NONE`) or all ranks agree on a reason to stop; the state is saved then.
+
+    When a rank dies the others go on without it, from the same step, where they can.
+    """
+    while True:
+        try:
+            return _train_in_view(segment)
+        except RuntimeError as error:
+            go_on_without(segment, error)
+
+
+def _train_in_view(segment: Segment) -> StopReason:
+    """Train with the ranks that there are. Raises `RuntimeError` when one of them is gone."""
     state, config = segment.state, segment.spec.train
     while True:
         if _validation_is_due(segment):
@@ -34,6 +47,9 @@ def train(segment: Segment) -> StopReason:
         if decision.stop or is_complete:
             _save_and_leave(segment, is_stopped=bool(decision.stop))
             return StopReason.NONE if is_complete else decision.stop
+        if decision.view > segment.membership.number and segment.checkpointer.is_idle:
+            go_over(segment)
+            continue
         segment.checkpointer.advance(decision.writing, segment.save_is_owed)
         if decision.save and not _save_when_possible(segment):
             continue  # all are to stop, and save this very step on their way out
@@ -165,11 +181,13 @@ def _save_when_possible(segment: Segment) -> bool:
     segment.last_save, segment.has_reported_save, segment.has_waited_for_save = time.monotonic(), False, False
     if segment.checkpointer.is_saved():
         return True
+    segment.save_is_owed = True  # until it is made, or begun: a rank may die meanwhile
     with segment.reporter.phase("save"):
         if segment.spec.checkpoint.background:
             segment.checkpointer.begin()
         else:
             segment.checkpointer.save_now(is_on_cadence=True)
+    segment.save_is_owed = False
     _note_rounding(segment)
     return True
 

@@ -21,6 +21,7 @@ from training.models.out_of_memory import MicrobatchOutOfMemoryError
 from training.optim.divergence import DivergedError
 from training.spec import SegmentSpec
 from training.stopping import StopReason, supervisor_pid
+from training.views.account import describe_views
 from training.world import World
 
 MAX_CAUSE_CHARACTERS = 2000
@@ -62,27 +63,31 @@ class Ending:
     ) -> None:
         """Put the outcome record, unless another rank has spoken already; kept in scratch, too, if the store is away.
 
-        What was said once stays: that the store did not take it is not how the segment ended. Raises `StoreError`.
+        What was said once stays: that the store did not take it is not how the segment ended. Of a rank that is not
+        among those that train it is not either. Raises `StoreError`.
         """
+        if not self._world.is_member:
+            return
         self._said = self._said or OutcomeRecord(
             outcome=outcome,
             cause=cause[:MAX_CAUSE_CHARACTERS],
             is_final=is_final,
             first_step=self.first_step,
             last_step=self._state.step,
-            world_size=self._world.size,
+            world_size=self._world.full_size,
             seconds=round(time.monotonic() - self._began, 3),
             phases=self._reporter.close(),
-            saves=self.checkpointer.figures if self.checkpointer else None,
+            saves=self.checkpointer.records.figures if self.checkpointer else None,
             throughput=self._reporter.throughput(),
             divergence=divergence,
             is_abandoned=is_abandoned,
             recomputing_helps=recomputing_helps,
+            views=describe_views(self._spec.scratch_folder),
             patience=self._spec.train.patience if outcome == "completed" and self._is_early() else None,
         )
         if self._launch is not None:
             with suppress(OSError):  # on a full disk the store alone has it
-                keep_outcome(self._spec.scratch_folder, self._world.rank, self._launch, self._said)
+                keep_outcome(self._spec.scratch_folder, self._world.slot, self._launch, self._said)
         write_outcome(self._store, self._spec.run, self._spec.fence, self._said)
 
     def _is_early(self) -> bool:

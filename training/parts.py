@@ -14,7 +14,9 @@ from training.metrics.reporter import Reporter
 from training.metrics.training_state import TrainingState
 from training.metrics.validation import Validator
 from training.spec import SegmentSpec
+from training.stopping import StopFlag
 from training.trainer import Trainer
+from training.views.membership import Membership
 from training.world import World
 
 
@@ -33,6 +35,9 @@ class Segment:
     agreement: Agreement
     reporter: Reporter
     headline: str
+    flag: StopFlag
+    membership: Membership
+    first_step: int = 0
     last_save: float = field(default_factory=time.monotonic)
     save_is_owed: bool = False
     has_reported_save: bool = False

@@ -42,6 +42,8 @@ class Collective(StrEnum):
     PREDICTIONS = "each other's predictions"
     DIGESTS = "the digests of a checkpoint's files"
     TROUBLE = "word whether saving or restoring went well"
+    STATE = "the state of the rank that is furthest"
+    VIEW = "the ranks that are left"
     RESTORED = "the files of the checkpoint"
 
 

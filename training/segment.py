@@ -13,7 +13,8 @@ from training.batches.source import BatchSource, open_source
 from training.building import build_segment
 from training.checkpointing.restoring import read_patiently
 from training.checkpointing.versions import describe_version_changes, read_versions, require_gpu_of_before
-from training.data.waiting import load_dataset_patiently, wait_of
+from training.data.waiting import StoreWait, load_dataset_patiently, wait_of
+from training.going_on import join
 from training.loop import train
 from training.metrics.curve import LossCurve
 from training.metrics.reporter import Reporter
@@ -27,6 +28,9 @@ from training.parts import Segment
 from training.process_group import join_process_group
 from training.spec import ResumePoint, SegmentSpec
 from training.stopping import StopFlag, StopReason
+from training.views.folder import ViewFolder
+from training.views.group import Connections
+from training.views.membership import Membership
 from training.world import World
 
 
@@ -43,21 +47,17 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag, ahead: Assembli
     ending = Ending(spec, world, store, reporter, state, age_seconds)
     with ending.failures_written():
         precision = choose_precision(spec.train, world)
-        join_process_group(spec.train, precision, world)
+        membership = _meet_the_others(spec, world, flag, precision)
         wait = wait_of(spec, flag, reporter.noted)
         dataset = load_dataset_patiently(spec, store, wait)
         cut, pin = microbatch_cut(spec.model, spec.train), precision.device.type == "cuda"
         source = open_source(spec, world, store, dataset, cut, pin, ahead, wait)
-        segment = build_segment(spec, world, flag, store, dataset, precision, source, reporter, state)
-        is_new = spec.resume is None or _restore(segment, spec.resume)
-        if spec.resume is None and spec.start is not None:
-            take = partial(take_first_weights, segment.trainer.model, store, spec.start)
-            wait.read("The run's first weights", take)
-        if is_new and state.step < spec.train.num_steps:
-            _try_out(segment, source, dataset, precision)
-        ending.first_step = reporter.step = world.rank_status.step = state.step
-        ending.checkpointer = segment.checkpointer
-        flag.start_budget(spec.budget_seconds)
+        segment = build_segment(spec, world, flag, store, dataset, precision, source, membership, reporter, state)
+        if membership.is_joining:
+            join(segment)
+        else:
+            _begin(segment, dataset, precision, wait)
+        ending.first_step, ending.checkpointer = segment.first_step, segment.checkpointer
         gc.freeze()  # what lives by now lives on: looking for garbage in it would stop training time and again
         with reporter.phase("train"):
             reason = train(segment)
@@ -65,6 +65,32 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag, ahead: Assembli
         if world.is_first:
             ending.write(*describe_end(reason, spec, state), is_abandoned=reason is StopReason.ABANDONED)
     return segment
+
+
+def _meet_the_others(spec: SegmentSpec, world: World, flag: StopFlag, precision: Precision) -> Membership:
+    """Meet all ranks, or, in place of one that died, nobody yet."""
+    folder, can_go_on = ViewFolder(spec.scratch_folder), spec.train.sum == "exact" and precision.device.type == "cpu"
+    views = folder if folder.is_there and can_go_on else None
+    membership, connections = Membership(world, flag, views, world.life), Connections()
+    if not membership.is_joining:
+        join_process_group(spec.train, precision, world)
+        connections.find()
+        membership.keep(connections)
+    return membership
+
+
+def _begin(segment: Segment, dataset: DatasetManifest, precision: Precision, wait: StoreWait) -> None:
+    """Restore the checkpoint, or take the first weights, together with the other ranks."""
+    spec, state, world = segment.spec, segment.state, segment.world
+    is_new = spec.resume is None or _restore(segment, spec.resume)
+    if spec.resume is None and spec.start is not None:
+        take = partial(take_first_weights, segment.trainer.model, spec.open_store(), spec.start)
+        wait.read("The run's first weights", take)
+    if is_new and state.step < spec.train.num_steps:
+        _try_out(segment, segment.source, dataset, precision)
+    segment.first_step = segment.reporter.step = world.rank_status.step = state.step
+    segment.flag.start_budget(spec.budget_seconds)
+    segment.membership.begin(state.step)
 
 
 def _try_out(segment: Segment, source: BatchSource, dataset: DatasetManifest, precision: Precision) -> None:

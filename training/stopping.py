@@ -35,7 +35,7 @@ class StopFlag:
     """What this rank knows about stopping: a signal that came, or a time budget that is spent."""
 
     def __init__(self) -> None:
-        self._deadline: float | None = None
+        self.budget_ends: float | None = None  # by the machine's monotonic clock
         self._signal: int | None = None
         self._forebears: list[int] | None = None
         self._signal_reason: StopReason | None = None
@@ -48,7 +48,7 @@ class StopFlag:
 
     def start_budget(self, seconds: float | None) -> None:
         """Stop when so many seconds have passed from now; None is no limit."""
-        self._deadline = None if seconds is None else time.monotonic() + seconds
+        self.budget_ends = None if seconds is None else time.monotonic() + seconds
 
     def reason(self) -> StopReason:
         """The strongest reason to stop at the next boundary."""
@@ -56,7 +56,7 @@ class StopFlag:
             # Judged when the signal is first seen: what passed a notice on may be killed while the ranks save.
             self._signal_reason = self._signal_reason or self._classify_signal()
             return self._signal_reason
-        if self._deadline is not None and time.monotonic() >= self._deadline:
+        if self.budget_ends is not None and time.monotonic() >= self.budget_ends:
             return StopReason.BUDGET
         return StopReason.NONE
 

@@ -72,6 +72,11 @@ class Trainer:
         losses = self._receipts.losses(words)
         return torch.cat([losses, self._sum.take_tallies(norm).double(), norm.double().reshape(1)])
 
+    def abandon_step(self) -> None:
+        """Forget a step that another rank did not live to end: it is taken anew. The weights are those before it."""
+        assert isinstance(self._sum, ExactSum), "of other sums a segment ends"
+        self._sum.abandon()
+
     def _add_gradient(self, step: int, microbatch: Microbatch, is_last: bool) -> None:
         """Forward and backward of one microbatch: its gradient into the sum, its loss into the receipts."""
         seed_everything(self._config.seed, step, microbatch.index)

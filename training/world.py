@@ -20,7 +20,9 @@ class World:
 
     All of them meet at `meeting`, and talk in `group`, torch's process group, from then on. `launched_at` is when they
     were ordered, in seconds since boot; None where that is when this process began. `slot` is the number that the rank
-    was begun with: its files have it, and people know the rank by it.
+    was begun with: its files have it, and people know the rank by it. Of the processes that were begun with one number
+    it is the one with this `life`: from 1 on, it is to join others that train. `full_size` is how many ranks there are
+    when none is missing.
     """
 
     rank: int
@@ -32,10 +34,12 @@ class World:
     launched_at: float | None = field(default=None, compare=False)
     group: Any = field(default=None, compare=False)
     slot: int = -1
+    life: int = 0
 
     def __post_init__(self) -> None:
         if self.slot < 0:
             self.slot = self.rank
+        self.full_size = self.size
 
     def enter(self, rank: int, size: int, group: Any) -> None:
         """Be this rank among so many from now on, all of them on this machine."""
@@ -43,9 +47,23 @@ class World:
         self.size = self.local_size = size
         self.group = group
 
+    def leave(self) -> None:
+        """Belong to no ranks: to send nothing, and to be the first of none."""
+        self.rank, self.size, self.local_size, self.group = -1, 1, 1, None
+
     @property
     def is_first(self) -> bool:
         return self.rank == 0
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it is among ranks that train; one that is to join them is not yet, and its number is negative."""
+        return self.rank >= 0
+
+    @property
+    def numbers(self) -> list[int]:
+        """What another process of this rank makes the same world of."""
+        return [self.rank, self.size, self.local_rank, self.local_size]
 
     @property
     def label(self) -> str:

@@ -16,6 +16,17 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class ViewRecord(Record):
+    """That training went on in the same segment with other ranks than before."""
+
+    step: int = Field(description="Steps made before; the next one is made by the others.")
+    lost: list[int] = Field([], description="The ranks that died.")
+    causes: list[str] = Field([], description="What ended each of them, such as SIGKILL.")
+    joined: list[int] = Field([], description="The ranks that were begun anew and joined the others.")
+    num_ranks: int = Field(description="From here on.")
+    seconds: float = Field(description="From when an end was seen, or a rank was taken in, until training went on.")
+
+
 class ChangeRecord(Record):
     """What was changed between two segments, after which the model is not, or may not be, that of an uninterrupted run.
 

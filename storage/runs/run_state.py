@@ -17,6 +17,7 @@ from storage.runs.run_records import (
     Record,
     StartRecord,
     TestedRecord,
+    ViewRecord,
 )
 
 Outcome = Literal["completed", "budget", "preempted", "diverged", "failed", "lost"]
@@ -211,6 +212,11 @@ class SegmentRecord(Record):
     patience: int | None = Field(
         None,
         description="Of one that completed the run early: after so many validations that were no better.",
+    )
+
+    views: list[ViewRecord] = Field(
+        [],
+        description="When ranks died or joined and the others trained on, oldest first.",
     )
 
     @property

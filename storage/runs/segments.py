@@ -10,7 +10,7 @@ from storage.errors import ObjectExistsError, ObjectMissingError
 from storage.objects.addresses import RUNS_FOLDER
 from storage.objects.digests import canonical_json
 from storage.objects.store import Store
-from storage.runs.run_records import Record
+from storage.runs.run_records import Record, ViewRecord
 from storage.runs.run_state import Divergence, Outcome, SaveFigures, Throughput, ValidationFigures
 
 # In the cause that a rank gives which only lost its connection: the rank that ended first knows why.
@@ -39,6 +39,7 @@ class OutcomeRecord(Record):
         description="The ranks made no step for too long and were killed; their supervisor wrote this record.",
     )
     patience: int | None = Field(None, description="As in the manifest's record of the segment.")
+    views: list[ViewRecord] = Field([], description="As in the manifest's record of the segment.")
     recomputing_helps: bool = Field(False, description="A device had no memory for what blocks keep.")
 
 

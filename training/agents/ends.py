@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from storage.errors import StoreError, StoreUnavailableError
+from training.views.lost_peer import GLOO_LOST
 
 ENDS_NAME = "rank-ends.json"
-LOST_CONNECTION = ("gloo/transport/tcp/", "ncclRemoteError", "Connection reset by peer", "Connection closed by peer")
+LOST_CONNECTION = (*GLOO_LOST, "ncclRemoteError")
 NO_MEMORY = ("OutOfMemoryError", "MemoryError", "can't allocate memory", "not enough memory")
 # In what `s3/errors.py` says of a refused or missing key. A refused connection is a store that is away.
 REFUSED = ("AccessDenied", "Access was refused", "does not accept the credentials", "No credentials for")
@@ -51,6 +52,7 @@ class RankEnd(BaseModel):
     is_out_of_memory: bool = False
     was_killed_by_agent: bool = False
     failure: RankFailure | None = None
+    view: int | None = Field(None, description="In which the others were to go on without it.")
 
     @property
     def is_fault(self) -> bool:

@@ -27,11 +27,11 @@ def why_not_fork() -> str | None:
     return None
 
 
-def begin_rank(order: Path, local_rank: int, be_a_rank: Callable[[], NoReturn]) -> tuple[int, str | None]:
+def begin_rank(order: Path, local_rank: int, life: int, be_a_rank: Callable[[], NoReturn]) -> tuple[int, str | None]:
     """Process id of the new rank, and why it was not forked. Signals that are blocked here are blocked there."""
     reason = why_not_fork()
     if reason is not None:
-        command = [sys.executable, "-u", "-m", RANK_MODULE, str(order), str(local_rank)]
+        command = [sys.executable, "-u", "-m", RANK_MODULE, str(order), str(life), str(local_rank)]
         return os.posix_spawn(sys.executable, command, os.environ), reason
     sys.stdout.flush()
     sys.stderr.flush()

@@ -30,13 +30,23 @@ class AgentOrder(BaseModel):
     def folder(self) -> Path:
         return self.specification.parent
 
-    def world_of(self, local_rank: int) -> World:
-        """The world of a rank of this node."""
-        return World(
-            self.first_rank + local_rank,
+    @property
+    def is_alone(self) -> bool:
+        """Whether all ranks are this node's."""
+        return self.local_size == self.world_size
+
+    def world_of(self, local_rank: int, life: int = 0) -> World:
+        """The world of a rank of this node; from its second `life` on it belongs to none yet."""
+        rank = self.first_rank + local_rank
+        world = World(
+            rank,
             self.world_size,
             local_rank,
             self.local_size,
             meeting=self.meeting,
             launched_at=self.launched_at,
+            life=life,
         )
+        if life > 0:
+            world.leave()
+        return world

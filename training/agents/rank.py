@@ -1,4 +1,4 @@
-"""One rank, forked by its agent, or begun by it: `python -m training.agents.rank ORDER LOCAL_RANK`.
+"""One rank, forked by its agent, or begun by it: `python -m training.agents.rank ORDER LIFE LOCAL_RANK`.
 
 Invariant: a request to stop is heard from the first moment on: signals are blocked when this begins, and are let in
 when somebody listens. The process ends by leaving, never by taking itself apart. Taking a Gloo process group apart
@@ -31,30 +31,30 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 TITLE = "holdfast rank"
 
 
-def be_a_rank(order: AgentOrder, local_rank: int) -> NoReturn:
-    """Do the rank's part of the order's work; never returns."""
+def be_a_rank(order: AgentOrder, local_rank: int, life: int = 0) -> NoReturn:
+    """Do the rank's part of the order's work; never returns. From its second `life` on it joins those that work."""
     flag = StopFlag()
     flag.listen()
     follow_parent()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    world, folder = order.world_of(local_rank), order.folder
+    world, folder = order.world_of(local_rank, life), order.folder
     # Where torch's compiler keeps what it makes, which a count of a model's memory loads too.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "compiler"))
-    name_process(f"hf-rank-{world.rank}", f"{TITLE} {world.rank} {folder}")
-    name_own_lines(world.rank)
+    name_process(f"hf-rank-{world.slot}", f"{TITLE} {world.slot} {folder}")
+    name_own_lines(world.slot)
     try:
-        lock = hold_lock(rank_lock(folder, world.rank))
+        lock = hold_lock(rank_lock(folder, world.slot))
         work = _find_work(order.specification, world, flag)
         end_after_parent(order.grace_seconds)
-        world.rank_status.begin(folder, world.rank)
-        stacks = stacks_file(folder, world.rank).open("w")
+        world.rank_status.begin(folder, world.slot)
+        stacks = stacks_file(folder, world.slot).open("w")
         # From C, whatever Python is at: for the supervisor, which asks a rank without progress for its stacks.
         faulthandler.register(signal.SIGQUIT, stacks, all_threads=True)
         kept = work()
     except BaseException as error:  # noqa: BLE001 - whatever it was, the process reports it and leaves
         traceback.print_exc()
         with suppress(OSError):  # on a full disk the exit code alone tells
-            write_failure(folder, world.rank, error)
+            write_failure(folder, world.slot, error)
         _leave(1)
     _leave(0, (kept, lock))
 
@@ -90,7 +90,8 @@ def _leave(exit_code: int, _kept: object = None) -> NoReturn:
 
 def main() -> NoReturn:
     """A rank that could not be forked."""
-    be_a_rank(AgentOrder.model_validate_json(Path(sys.argv[1]).read_bytes()), int(sys.argv[2]))
+    order, life, local_rank = sys.argv[1:]
+    be_a_rank(AgentOrder.model_validate_json(Path(order).read_bytes()), int(local_rank), int(life))
 
 
 if __name__ == "__main__":

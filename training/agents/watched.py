@@ -1,7 +1,8 @@
 """The ranks of one order, from their beginning to the end of the last one, as their agent watches them.
 
-Invariant: each end is seen at once and written down, and the others leave when one has failed: asked first, killed when
-their time is over. The same is done when whoever gave the order is gone.
+Invariant: each end is seen at once and written down. When a signal ended one, the others go on where they can, and
+another is begun in its place; when one has failed, the others leave: asked first, killed when their time is over. The
+same is done when whoever gave the order is gone. Once one has left in good order, or was asked to, nobody is replaced.
 """
 
 import os
@@ -18,9 +19,12 @@ from training.agents.forks import begin_rank
 from training.agents.memory import OutOfMemoryKills
 from training.agents.order import AgentOrder
 from training.agents.rank import SIGNALS, be_a_rank
+from training.agents.succession import Succession
 from training.agents.talk import Talk
+from training.views.folder import LostMember, Member
 
 WAIT_SECONDS = 1.0  # to see that a grace is over, or the supervisor gone; an end is a signal
+READY_SECONDS = 0.05  # to see that a rank is ready to join the others
 
 
 class WatchedRanks:
@@ -28,67 +32,119 @@ class WatchedRanks:
 
     def __init__(self, path: Path, order: AgentOrder, supervisor: Talk) -> None:
         self._path, self._order, self._supervisor = path, order, supervisor
-        self._running: dict[int, int] = {}  # their numbers by their processes
+        self._running: dict[int, Member] = {}  # by their processes
         self._ends = RankEnds()
+        self._succession = Succession(order)
         self._out_of_memory = OutOfMemoryKills()
         self._deadline: float | None = None
-        self._has_killed = False
+        self._has_left = self._has_killed = False
+        self._dismissed: set[Member] = set()
 
     def run(self) -> None:
         """Returns when the last rank has ended."""
         for local_rank in range(self._order.local_size):
-            pid, reason = begin_rank(self._path, local_rank, partial(self._be_a_rank, local_rank))
-            self._running[pid] = self._order.first_rank + local_rank
-            if reason is not None and local_rank == 0:
-                print(f"Ranks load their libraries anew: the agent cannot be forked, {reason}.", flush=True)
+            self._begin(Member(slot=self._order.first_rank + local_rank, life=0))
         while self._running:
             self._wait()
 
-    def _be_a_rank(self, local_rank: int) -> NoReturn:
+    def _begin(self, member: Member) -> None:
+        local_rank = member.slot - self._order.first_rank
+        be_a_rank = partial(self._be_a_rank, local_rank, member.life)
+        pid, reason = begin_rank(self._path, local_rank, member.life, be_a_rank)
+        self._running[pid] = member
+        if reason is not None and local_rank == 0:
+            print(f"Ranks load their libraries anew: the agent cannot be forked, {reason}.", flush=True)
+
+    def _be_a_rank(self, local_rank: int, life: int) -> NoReturn:
         self._supervisor.close()  # or it would look as if the agent lived as long as its ranks
-        be_a_rank(self._order, local_rank)
+        be_a_rank(self._order, local_rank, life)
 
     def _wait(self) -> None:
         """For the next end, or a request to stop, or a moment."""
-        came = signal.sigtimedwait(SIGNALS, WAIT_SECONDS)
+        came = signal.sigtimedwait(SIGNALS, READY_SECONDS if self._succession.is_under_way else WAIT_SECONDS)
         is_asked = came is not None and came.si_signo != signal.SIGCHLD
         if is_asked or (self._deadline is None and self._supervisor.is_over()):
             self._ask_to_leave()
         self._reap()
+        if self._goes_on:
+            self._complete()
         if self._deadline is not None and time.monotonic() > self._deadline and not self._has_killed:
             self._has_killed = True
             self._send(signal.SIGKILL)
 
+    @property
+    def _goes_on(self) -> bool:
+        return self._deadline is None and not self._has_left
+
     def _reap(self) -> None:
+        ends = []
         for pid in list(self._running):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                self._note(pid, os.waitstatus_to_exitcode(status))
+                member = self._running.pop(pid)
+                ends.append((member, self._describe(member, pid, os.waitstatus_to_exitcode(status))))
+        if ends:
+            self._answer(ends)
 
-    def _note(self, pid: int, code: int) -> None:
-        rank = self._running.pop(pid)
+    def _describe(self, member: Member, pid: int, code: int) -> RankEnd:
         is_killed = code == -signal.SIGKILL
-        end = RankEnd(
-            rank=rank,
+        return RankEnd(
+            rank=member.slot,
             pid=pid,
             host=socket.gethostname(),
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             is_out_of_memory=is_killed and not self._has_killed and self._out_of_memory.has_grown(),
-            was_killed_by_agent=is_killed and self._has_killed,
-            failure=find_failure(self._order.folder, rank) if code > 0 else None,
+            was_killed_by_agent=is_killed and (self._has_killed or member in self._dismissed),
+            failure=find_failure(self._order.folder, member.slot) if code > 0 else None,
         )
-        self._ends.ends.append(end)
+
+    def _answer(self, ends: list[tuple[Member, RankEnd]]) -> None:
+        """Have the others go on, or leave, and write the ends down."""
+        self._has_left = self._has_left or any(end.exit_code == 0 for _, end in ends)
+        faults = [(member, end) for member, end in ends if end.is_fault and member not in self._dismissed]
+        view = self._go_on_without(faults) if faults and self._goes_on else None
+        for member, end in ends:
+            is_lost = view is not None and (member, end) in faults
+            self._ends.ends.append(end.model_copy(update={"view": view}) if is_lost else end)
         with suppress(OSError):  # on a full disk, or in a folder that is put away: the log has what ranks said
             write_ends(self._order.folder, self._ends)
-        if end.is_fault and self._deadline is None:
+        if faults and view is None and self._deadline is None:
             self._ask_to_leave()
+        if self._has_left:
+            self._dismiss()
+
+    def _go_on_without(self, faults: list[tuple[Member, RankEnd]]) -> int | None:
+        """The view in which the others go on; None if they cannot."""
+        if not all(self._succession.can_do_without(member, end.signal) for member, end in faults):
+            return None
+        lost = [LostMember(member=member, pid=end.pid, signal=end.signal or 0) for member, end in faults]
+        return self._succession.go_on_without(lost)
+
+    def _complete(self) -> None:
+        """Begin a rank in place of each that died, have those join that are ready, and replace one that is worn."""
+        for member in self._succession.take_to_begin():
+            self._begin(member)
+        self._succession.take_in()
+        worn = self._succession.find_worn()
+        for pid, member in self._running.items():
+            if member == worn:
+                os.kill(pid, signal.SIGKILL)
 
     def _ask_to_leave(self) -> None:
         """However often it is asked for, the time to leave begins once."""
         if self._deadline is None:
             self._deadline = time.monotonic() + self._order.grace_seconds
+        self._dismiss()
         self._send(signal.SIGTERM)
+
+    def _dismiss(self) -> None:
+        """End those that were begun to join the others, and have not: they have nothing to save."""
+        dismissed = self._succession.withdraw() - self._dismissed
+        self._dismissed |= dismissed
+        for pid, member in self._running.items():
+            if member in dismissed:
+                os.kill(pid, signal.SIGKILL)
 
     def _send(self, number: signal.Signals) -> None:
         for pid in self._running:  # none of them was reaped, so no number is another's

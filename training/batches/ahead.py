@@ -15,7 +15,7 @@ import traceback
 from contextlib import suppress
 from dataclasses import asdict
 from io import BufferedReader
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from storage.errors import HoldfastError
 from storage.objects.local_store import LocalStore
@@ -44,7 +44,7 @@ class AssemblingAhead:
     command: tuple[str, ...] = (sys.executable, "-m", "training.batches.ahead")
 
     def __init__(self, can_fork: bool = False) -> None:
-        self._work: object = None
+        self._work: dict[str, Any] = {}
         self._num_started = 0
         self._messages = -1
         self._pid: int | None = None
@@ -57,9 +57,13 @@ class AssemblingAhead:
 
     def begin(self, spec: SegmentSpec, world: World, cut: MicrobatchCut) -> None:
         """Send which blocks it assembles, and how their batches are cut."""
-        numbers = [world.rank, world.size, world.local_rank, world.local_size]
-        self._work = {"spec": spec.model_dump(mode="json"), "world": numbers, "cut": asdict(cut)}
+        self._work = {"spec": spec.model_dump(mode="json"), "world": world.numbers, "cut": asdict(cut)}
         self._send_work()
+
+    def deal_anew(self, world: World) -> None:
+        """The blocks are for other ranks from here on."""
+        self._work |= {"world": world.numbers}
+        self._send({"world": world.numbers})
 
     def assemble(self, step: int) -> None:
         """Have the block that begins at `step` assembled soon. Returns at once."""
@@ -127,7 +131,7 @@ def work_and_leave(messages: int) -> NoReturn:
 
 
 def _assemble(steps: BufferedReader) -> None:
-    """Read what to work on, then steps, until there are no more."""
+    """Read what to work on, then steps, and who the ranks are where that changes, until there is no more."""
     work = json.loads(steps.readline())
     spec, world = SegmentSpec.model_validate(work["spec"]), World(*work["world"])
     cut = MicrobatchCut(**work["cut"])
@@ -138,11 +142,18 @@ def _assemble(steps: BufferedReader) -> None:
     looks_ahead = not isinstance(store, LocalStore)
     blocks = open_blocks(spec, world, store, dataset, cut, looks_ahead, assembles_for_all=True)
     gc.freeze()  # what has been loaded so far is never garbage, and is not looked through again and again
-    while lines := steps.read1(MESSAGE_BYTES).split():
-        newest = int(lines[-1])  # of those before, ranks have need no more
+    begun = b""
+    while received := steps.read1(MESSAGE_BYTES):
+        *lines, begun = (begun + received).split(b"\n")
+        newest = None  # of the steps before, ranks have need no more
+        for message in map(json.loads, lines):
+            if isinstance(message, int):
+                newest = message
+            else:
+                blocks.world, newest = World(*message["world"]), None
         # Of a store that cannot be reached, or a shard that is damaged, a rank raises it when it comes to this block.
         with suppress(HoldfastError):
-            if newest < spec.train.num_steps:
+            if newest is not None and newest < spec.train.num_steps:
                 blocks.get(newest)
 
 

@@ -91,10 +91,15 @@ class Blocks:
         self._shared = SharedArrays(
             reader.folder, f"{reader.split}-block", waiting=world.rank_status.waiting_for_samples
         )
-        # Ranks that have the same of these have the same blocks; other ones have others.
-        shape = [batch_size, num_microbatches, cut.dense_length, cut.padding_efficiency, world.size, CHUNK_STEPS]
-        skipped = [(record.resume_step, record.end_position) for record in standing(rollbacks)]
-        self._name = sha256_of_bytes(canonical_json([order.name, *shape, list(world.ranks_here), skipped]))[:16]
+        self._skipped = [(record.resume_step, record.end_position) for record in standing(rollbacks)]
+
+    @property
+    def _name(self) -> str:
+        """Ranks that have the same of these have the same blocks; other ones have others."""
+        cut, world = self._cut, self.world
+        shape = [self._batch_size, self._num_microbatches, cut.dense_length, cut.padding_efficiency, world.size]
+        dealt = [self._order.name, *shape, CHUNK_STEPS, list(world.ranks_here), self._skipped]
+        return sha256_of_bytes(canonical_json(dealt))[:16]
 
     def get(self, step: int) -> Block:
         """The block that begins at `step`; it is assembled if it is not there."""

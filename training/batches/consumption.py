@@ -29,6 +29,10 @@ class Consumption:
         self._steps.append(step)
         self._words.append(words)
 
+    def replace(self, steps: Tensor, words: Tensor) -> None:
+        """Know what another rank does: the steps int64 [S] and their words [S, num_words]."""
+        self._steps, self._words = steps.tolist(), list(words)
+
     def forget_before(self, step: int) -> None:
         """The ledger has all steps before this one."""
         count = sum(recorded < step for recorded in self._steps)

@@ -54,6 +54,13 @@ class BatchSource:
         """The batches of steps [first_step, end_step)."""
         return map(self.batch, range(first_step, end_step))
 
+    def deal_anew(self, step: int) -> None:
+        """The ranks are others from `step` on, and so is what this one gets."""
+        self._block, self._taken = None, {}
+        if self._ahead is not None:
+            self._ahead.deal_anew(self._blocks.world)
+            self._ahead.assemble(step)
+
     def close(self) -> None:
         """End the process that assembles ahead."""
         if self._ahead is not None:
@@ -86,9 +93,11 @@ def open_source(
 ) -> BatchSource:
     """The batches of a segment. The first block is assembled `ahead` too, while this rank still prepares itself.
 
-    A store that does not answer is waited for by this rank, as `wait` allows.
+    A rank that joins others while they train learns from them where they are. A store that does not answer is waited
+    for by this rank, as `wait` allows.
     """
     if ahead is not None:
         ahead.begin(spec, world, cut)
-        ahead.assemble(spec.resume.step if spec.resume else 0)
+        if world.is_member:
+            ahead.assemble(spec.resume.step if spec.resume else 0)
     return BatchSource(open_blocks(spec, world, store, dataset, cut, wait=wait), pin, ahead)

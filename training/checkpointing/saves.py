@@ -20,19 +20,17 @@ import pyarrow as pa
 
 from storage.checkpoints.checkpoints import (
     STATE_NAME,
-    CheckpointFile,
     CheckpointIndex,
     checkpoint_path,
     write_index,
 )
 from storage.errors import StoreError
 from storage.objects.digests import canonical_json
-from storage.objects.history import SealedPart
 from storage.objects.store import Store
-from storage.runs.ledger import LedgerHeader, LedgerPart, ledger_key
+from storage.runs.ledger import LedgerHeader, LedgerPart
 from storage.runs.rollbacks.positions import end_position, skipped_ranges
-from storage.runs.run_state import SaveFigures
 from training.checkpointing.exchange import first_trouble, share_descriptions
+from training.checkpointing.records import NOTHING_SAVED, SaveRecords
 from training.checkpointing.snapshot import Snapshot
 from training.checkpointing.state_tensors import HostFile, StateTensors, share_of
 from training.checkpointing.versions import read_versions
@@ -86,10 +84,7 @@ class Checkpointer:
         reporter: Reporter,
         samples: int,
     ) -> None:
-        self.figures: SaveFigures | None = None  # of the saves on cadence
-        self._saved: tuple[int, int | None] = (0, None)
-        self._ledger: LedgerPart | None = None
-        self._parts: list[SealedPart] = []  # of the history, that no checkpoint vouches for yet
+        self.records = SaveRecords(spec)
         self._spec = spec
         self._world = world
         self._store = store
@@ -97,7 +92,7 @@ class Checkpointer:
         self._state = state
         self._reporter = reporter
         self._epoch_samples = samples
-        self._writer = CheckpointWriter(store, spec.scratch_folder / f"save-{world.rank}")
+        self._writer = CheckpointWriter(store, spec.scratch_folder / f"save-{world.slot}")
         self._snapshot = Snapshot(world, trainer.device, trainer.optimization.optimizer)
         self._phase = _Phase.IDLE
         self._save: _Save | None = None
@@ -125,7 +120,7 @@ class Checkpointer:
 
     def is_saved(self) -> bool:
         """Whether a save of just this state was made or begun. The first weights need none: the seed decides them."""
-        return self._saved == (self._state.step, self._state.validated_step)
+        return self.records.saved == (self._state.step, self._state.validated_step)
 
     def is_saved_for_good(self) -> bool:
         """Whether a checkpoint of just this state exists."""
@@ -133,7 +128,7 @@ class Checkpointer:
 
     def mark_restored(self, ledger: LedgerPart | None) -> None:
         """The state is as a checkpoint had it, whose newest part of the ledger is `ledger`."""
-        self._ledger = ledger
+        self.records.ledger = ledger
         self._mark_saved()
 
     def begin(self) -> None:
@@ -185,15 +180,41 @@ class Checkpointer:
         self._record(save, is_on_cadence)
         self._mark_saved()
 
+    @property
+    def is_beyond_repair(self) -> bool:
+        """Whether a save that lost a writer could not be begun anew: the model is the best one, and has changed."""
+        return self.is_saving_best and self._save is not None and self._save.step != self._state.step
+
+    def lose_writer(self) -> None:
+        """Give the save under way up: a rank that wrote a share of it is gone. It is begun anew, from a later state."""
+        self._phase = _Phase.DROPPED
+        self._writer.cancel()
+        self._save, self.records.saved = None, NOTHING_SAVED
+
+    @property
+    def misses_only_the_index(self) -> bool:
+        """Whether all files of the save under way are in the store."""
+        return self._phase is _Phase.INDEX
+
+    def deal_anew(self) -> None:
+        """The ranks are others from here on, and so is what this one writes.
+
+        An index that the first one did not live to put, as far as is known, is put by whoever is the first now.
+        """
+        self._snapshot.deal_anew()
+        if self.misses_only_the_index and self._save is not None:
+            self._save.part = None  # of what is in the buffers another rank has a share now
+            self._write_index()
+
     def _start(self) -> _Save:
         """Read what is known of the steps since the last save."""
         began = time.perf_counter()
         self._state.curve.collect(self._state.step)
         sealed = self._state.seal_history(self._spec.run)
         if sealed is not None:
-            self._parts.append(sealed)
+            self.records.parts.append(sealed)
         path = checkpoint_path(self._spec.run, self._state.step, self._spec.fence)
-        tensors, num_parts = self._tensors(), len(self._parts)
+        tensors, num_parts = self._tensors(), len(self.records.parts)
         return _Save(self._state.step, self._state.validated_step, path, tensors, num_parts, began)
 
     def _prepare(self) -> None:
@@ -208,7 +229,7 @@ class Checkpointer:
         if not self._world.is_first:
             return SavePart(save.path, files)
         state = canonical_json(self._state_dict())
-        return SavePart(save.path, files, state, self._parts.copy(), self._next_ledger_part())
+        return SavePart(save.path, files, state, self.records.parts.copy(), self._next_ledger_part())
 
     def _write_now(self, save: _Save, part: SavePart) -> WrittenPart:
         written, trouble = None, None
@@ -223,10 +244,13 @@ class Checkpointer:
 
     def _begin_index(self) -> None:
         assert self._save is not None
-        index = self._save.index = self._make_index(self._save, self._writer.result())
-        if self._world.is_first:
-            self._writer.start(lambda given_up: attempt(lambda: write_index(self._store, index), given_up))
+        self._save.index = self._make_index(self._save, self._writer.result())
         self._phase = _Phase.INDEX
+        self._write_index()
+
+    def _write_index(self) -> None:
+        if self._world.is_first and self._save is not None and (index := self._save.index) is not None:
+            self._writer.start(lambda given_up: attempt(lambda: write_index(self._store, index), given_up))
 
     def _finish(self) -> None:
         assert self._save is not None
@@ -234,9 +258,11 @@ class Checkpointer:
         self._record(self._save, is_on_cadence=True)
 
     def _give_up(self) -> None:
-        """Let go of the save under way; but one of which only the index is missing may have it."""
-        if self._phase is _Phase.INDEX and self._writer.ends_well():
-            self._finish()
+        """Let go of the save under way; but one of which only the index is missing may have it. A collective."""
+        if self._phase is _Phase.INDEX:
+            trouble = first_trouble(self._world, None if self._writer.ends_well() else "the index was not written")
+            if trouble is None:
+                self._finish()
         self._writer.give_up()
         self._phase = _Phase.IDLE
 
@@ -255,8 +281,12 @@ class Checkpointer:
     def _repeat_or_let_go(self, is_next_due: bool) -> None:
         """No rank's thread is at the save that failed any more: its buffers still have the state."""
         save = self._save
-        assert save is not None
-        if not self.is_saving_best or save.part is None:
+        if save is None or save.part is None or not self.is_saving_best:
+            if self.is_beyond_repair:
+                self._reporter.noted(
+                    f"The model of step {self._state.best_step:,}, the best so far, gets no checkpoint: its save "
+                    "failed after a rank had died. Training goes on."
+                )
             self._phase = _Phase.IDLE
         elif is_next_due and save.num_failures >= self._most_failures:
             self._phase = _Phase.IDLE
@@ -270,9 +300,8 @@ class Checkpointer:
     def _record(self, save: _Save, is_on_cadence: bool) -> None:
         """Report the new checkpoint, for promotion. What its ledger has is not written again."""
         assert save.index is not None
-        self._ledger = save.index.ledger
+        self.records.note_saved(save.index, save.num_parts)
         self._trainer.consumption.forget_before(save.step)
-        del self._parts[: save.num_parts]
         durable_seconds = time.perf_counter() - save.began
         if self._world.is_first:
             print(
@@ -281,20 +310,11 @@ class Checkpointer:
                 flush=True,
             )
         if is_on_cadence:
-            self._count(save.stall_seconds, durable_seconds, save.index.num_bytes)
+            self.records.count(save.stall_seconds, durable_seconds, save.index.num_bytes)
         self._reporter.checkpointed(save.path, save.step)
 
-    def _count(self, stall_seconds: float, durable_seconds: float, num_bytes: int) -> None:
-        before = self.figures or SaveFigures(count=0, stall_seconds=0, durable_seconds=0, num_bytes=0)
-        self.figures = SaveFigures(
-            count=before.count + 1,
-            stall_seconds=round(before.stall_seconds + stall_seconds, 6),
-            durable_seconds=round(before.durable_seconds + durable_seconds, 6),
-            num_bytes=num_bytes,
-        )
-
     def _mark_saved(self) -> None:
-        self._saved = (self._state.step, self._state.validated_step)
+        self.records.saved = (self._state.step, self._state.validated_step)
 
     def _state_dict(self) -> dict[str, object]:
         cursor = self._cursor(self._state.step)
@@ -309,39 +329,20 @@ class Checkpointer:
 
     def _next_ledger_part(self) -> tuple[LedgerHeader, pa.Table] | None:
         """The part from the last save to now. None where no step was made: a validation was made up for."""
-        if self._ledger_end == self._state.step:
+        first_step = self.records.ledger_end
+        if first_step == self._state.step:
             return None
-        first_step = self._ledger_end
         header = LedgerHeader(
             run=self._spec.run,
             fence=self._spec.fence,
             first_step=first_step,
             end_step=self._state.step,
-            world_size=self._world.size,
+            world_size=self._world.full_size,  # the same bytes, whoever is missing just then
             dataset_digest=self._spec.dataset_digest,
-            previous=self._ledger,
+            previous=self.records.ledger,
             skipped=skipped_ranges(first_step, self._state.step, self._spec.rollbacks),
         )
         return header, self._trainer.consumption.table()
-
-    @property
-    def _ledger_end(self) -> int:
-        """The ledger has all steps before this one."""
-        return self._ledger.end_step if self._ledger else 0
-
-    def _ledger_with(self, save: _Save, added: CheckpointFile) -> LedgerPart | None:
-        """The newest part of the ledger that `save` names: the one that it `added`, if it did."""
-        first_step, fence = self._ledger_end, self._spec.fence
-        if first_step == save.step:
-            return self._ledger
-        return LedgerPart(
-            key=ledger_key(self._spec.run, first_step, save.step, fence),
-            sha256=added.sha256,
-            num_bytes=added.num_bytes,
-            fence=fence,
-            first_step=first_step,
-            end_step=save.step,
-        )
 
     def _make_index(self, save: _Save, written: WrittenPart) -> CheckpointIndex:
         """A collective: each rank knows the hashes of its own files."""
@@ -357,7 +358,7 @@ class Checkpointer:
             dataset_digest=self._spec.dataset_digest,
             versions=read_versions(self._trainer.device),
             configuration=self._spec.model_dump(mode="json", include={"model", "train"}),
-            ledger=self._ledger_with(save, ledger),
+            ledger=self.records.ledger_with(save.step, ledger),
             constants=sorted({name for name, _ in self._trainer.model.named_buffers()} & tensors_of_model),
             files=dict(zip(names, described, strict=True)),
             frozen=self._spec.frozen,

@@ -47,6 +47,10 @@ class Snapshot:
         self.own = [HostFile(file, page_locked=self._on_gpu) for file in share_of(files, self._world)]
         self._files = files
 
+    def deal_anew(self) -> None:
+        """This rank's share is another one from here on. What is in the buffers may still be read."""
+        self._files = []
+
     def take(self, state: StateTensors) -> None:
         """Copy this rank's share of the state, or begin to. What is in the buffers must have been written before."""
         self.prepare(state.files)

@@ -9,7 +9,7 @@ result.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 import torch.distributed as dist
@@ -152,6 +152,13 @@ class ExactSum:
         if self._optimization.scaler.is_enabled():
             tallies[OUTSIDE] = 0
         return tallies
+
+    def abandon(self) -> None:
+        """Forget a step that cannot be ended, once nothing of it is received any more. Connections are shut down."""
+        for work in self._under_way:
+            with suppress(RuntimeError):
+                work.wait()
+        self._under_way.clear()
 
     def _begin(self, fixed_point: FixedPoint) -> None:
         self._fixed_point = fixed_point

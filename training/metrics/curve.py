@@ -70,6 +70,7 @@ class LossCurve:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._figures.take()  # of steps that are another state's
         self.points = [(int(step), float(loss), float(rate)) for step, loss, rate in state["points"]]
         self.norms = [(int(step), norm) for step, norm in state["norms"]]
         self.first_loss = state["first_loss"]

@@ -8,11 +8,15 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+LONGEST_LINE_BYTES = 1 << 20
+
 
 class ReportFile:
     """A file of lines that is followed while it is written."""
 
     def __init__(self, path: Path) -> None:
+        with suppress(OSError):
+            _complete(path)
         self._file = path.open("ab", buffering=0)
         self._unwritten = b""
 
@@ -31,3 +35,13 @@ class ReportFile:
         """Nothing more is written."""
         with suppress(OSError):
             self._file.close()
+
+
+def _complete(path: Path) -> None:
+    """Take away a last line that was begun by a rank which is gone: nobody has read it."""
+    with path.open("rb") as file:
+        start = max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE_BYTES)
+        file.seek(start)
+        end = file.read()
+    if not end.endswith(b"\n"):
+        os.truncate(path, start + end.rfind(b"\n") + 1)

@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -79,7 +80,9 @@ class Reporter:
         self.rank_status = world.rank_status
         self.step = 0
         self.loss: float | None = None
-        self._file = ReportFile(path) if world.is_first else None
+        self._path, self._world = path, world
+        self._file: ReportFile | None = None
+        self._is_closed = False
         self._batch_size = batch_size
         self._phase = "start"
         self._phase_began = time.monotonic() - age_seconds
@@ -148,7 +151,7 @@ class Reporter:
     def validated(self, figures: ValidationFigures) -> None:
         """What a validation showed: for people, and in the log."""
         self._validation = figures
-        if self._file is not None:
+        if self._world.is_first:
             words = figures.describe()
             print(f"{words[0].upper()}{words[1:]}.", flush=True)
         self._report()
@@ -165,10 +168,27 @@ class Reporter:
         """End the last phase; seconds per phase."""
         self._enter(self._phase)
         self._report()
+        self._is_closed = True
         if self._file is not None:
             self._file.close()
-            self._file = None
         return {name: round(seconds, 3) for name, seconds in self.seconds.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able: what a rank has to know that may come to report."""
+        validation = self._validation
+        return {
+            "phases": self._phases_so_far(),
+            "work": asdict(self._work),
+            "loss": self.loss,
+            "validation": None if validation is None else validation.model_dump(mode="json"),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Report from here on as the rank would have that gave this."""
+        self.seconds, self._phase_began = dict(state["phases"]), time.monotonic()
+        self._work, self.loss = _Work(**state["work"]), state["loss"]
+        validation = state["validation"]
+        self._validation = None if validation is None else ValidationFigures.model_validate(validation)
 
     def _phases_so_far(self) -> dict[str, float]:
         going_on = self.seconds.get(self._phase, 0.0) + time.monotonic() - self._phase_began
@@ -185,8 +205,9 @@ class Reporter:
         self, checkpoint: CheckpointReport | None = None, note: str | None = None, alarm: str | None = None
     ) -> None:
         self._last_report = time.monotonic()
-        if self._file is None:
+        if not self._world.is_first or self._is_closed:
             return
+        self._file = self._file or ReportFile(self._path)
         report = Report(
             phase=self._phase,
             step=self.step,

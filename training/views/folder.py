@@ -1,0 +1,142 @@
+"""Views in a folder of the segment's scratch: an agent commits them, and its ranks look for the newest one.
+
+Invariant: a view is whole or not there, and the first one of a number is the one: it is put if absent. Numbers rise by
+one, and ranks go over to the newest view only. The folder is this user's alone. Loads no torch.
+"""
+
+import os
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from storage.objects.private_folder import PRIVATE_MODE
+
+FOLDER_NAME = "views"
+
+
+class Member(BaseModel):
+    """A rank's process: the number that it was begun with, and which process of this number it is, from 0 on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    slot: int
+    life: int
+
+
+class LostMember(BaseModel):
+    """A member that a view does without, and the signal that ended it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    member: Member
+    pid: int
+    signal: int
+    is_worn: bool = Field(False, description="Its agent ended it, to have another one in its place.")
+
+
+class View(BaseModel):
+    """The ranks that train together; a rank's number among them is its place in `members`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    number: int
+    members: list[Member] = Field(description="By their slots.")
+    lost: list[LostMember] = Field([], description="Since the view before.")
+    joined: list[Member] = Field([], description="Since the view before.")
+    committed_at: float = Field(description="In seconds since boot: of a view that lost members, when that was seen.")
+
+
+class Going(BaseModel):
+    """That training goes on in a view: at which step, and so many seconds after it was committed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    step: int
+    seconds: float
+
+
+class ViewFolder:
+    """The views of one segment on this machine."""
+
+    def __init__(self, segment_folder: Path) -> None:
+        self._path = segment_folder / FOLDER_NAME
+
+    def create(self) -> None:
+        """Begin with no views. Raises `OSError`."""
+        self._path.mkdir(mode=PRIVATE_MODE, exist_ok=True)
+        for left in self._path.iterdir():  # of a launch before, under the same fence
+            left.unlink()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether an agent made it, which will say who goes on."""
+        return self._path.is_dir()
+
+    def commit(self, view: View) -> bool:
+        """Put the view if there is none of its number; whether it was ours. Raises `OSError`."""
+        return self._put(f"{view.number:06d}.json", view.model_dump_json())
+
+    def has(self, number: int) -> bool:
+        """Whether this view was committed."""
+        return self._file(number).exists()
+
+    def find(self, number: int) -> View | None:
+        """The view of this number; None if it was not committed."""
+        try:
+            return View.model_validate_json(self._file(number).read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def find_newest(self, after: int) -> View | None:
+        """The newest view, if there is one after this number."""
+        newest = after
+        while self.has(newest + 1):
+            newest += 1
+        return self.find(newest) if newest > after else None
+
+    def meeting_file(self, number: int) -> Path:
+        """The file in which the members of a view meet."""
+        return self._path / f"{number:06d}-meeting"
+
+    def say_ready(self, member: Member) -> None:
+        """Tell the agent that this rank can be taken into a view. Raises `OSError`."""
+        self._put(f"ready-{member.slot:04d}-{member.life:06d}", "")
+
+    def is_ready(self, member: Member) -> bool:
+        return (self._path / f"ready-{member.slot:04d}-{member.life:06d}").exists()
+
+    def say_going(self, number: int, going: Going) -> None:
+        """Note that training goes on in this view. On a disk that does not take it, it is not known."""
+        with suppress(OSError):
+            self._put(f"{number:06d}-going.json", going.model_dump_json())
+
+    def find_going(self, number: int) -> Going | None:
+        """What was noted of this view; None if training did not go on in it, as far as is known."""
+        try:
+            return Going.model_validate_json((self._path / f"{number:06d}-going.json").read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def all_views(self) -> list[tuple[View, Going | None]]:
+        """All views after the first, oldest first, and whether training went on in them."""
+        found, number = [], 1
+        while (view := self.find(number)) is not None:
+            found.append((view, self.find_going(number)))
+            number += 1
+        return found
+
+    def _file(self, number: int) -> Path:
+        return self._path / f"{number:06d}.json"
+
+    def _put(self, name: str, text: str) -> bool:
+        new = self._path / f".{uuid.uuid4().hex}"
+        new.write_text(text, encoding="utf-8")
+        try:
+            os.link(new, self._path / name)
+        except FileExistsError:
+            return False
+        finally:
+            new.unlink()
+        return True

@@ -1,0 +1,85 @@
+"""The group in which the ranks of a view talk, and how it is left when one of them is gone.
+
+A Gloo group cannot be taken apart: that waits for threads which wait for the rank that is gone (`agents/rank.py`). So a
+group that is left is kept, and its connections are shut down: whoever waits for something at the other end of one is
+told. Invariant: a socket that listens is never shut down, since Gloo ends the process then.
+"""
+
+import os
+import socket
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from training.process_group import COLLECTIVE_TIMEOUT
+
+# All members have come to the meeting before: what is left is some messages.
+FORMING_TIMEOUT = timedelta(seconds=10)
+
+
+class Connections:
+    """The connections of one group, by descriptors of our own: Gloo closes its own ones, and their numbers come again.
+
+    What this process opens between `Connections()` and `find` counts as the group's.
+    """
+
+    def __init__(self) -> None:
+        self._before = _sockets()
+        self._found: list[socket.socket] = []
+
+    def find(self) -> None:
+        """Take note of them, once the group is there."""
+        for descriptor in _sockets() - self._before:
+            try:
+                found = socket.socket(fileno=os.dup(descriptor))
+            except OSError:
+                continue  # closed meanwhile
+            if _is_connected(found):
+                self._found.append(found)
+            else:
+                found.close()
+
+    def shut_down(self) -> None:
+        """Have nobody wait for what comes through them, here or at their other ends."""
+        for found in self._found:
+            with suppress(OSError):  # the other end is gone already
+                found.shutdown(socket.SHUT_RDWR)
+            found.close()
+        self._found = []
+
+
+def form_group(store: Any, number: int, rank: int, size: int) -> Any:
+    """The group of a view, all of whose members form it now. Raises `RuntimeError` if one does not."""
+    prefixed = dist.PrefixStore(f"view-{number}", store)  # type: ignore[attr-defined]
+    group = dist.ProcessGroupGloo(prefixed, rank, size, FORMING_TIMEOUT)
+    group._set_default_timeout(COLLECTIVE_TIMEOUT)
+    return group
+
+
+def open_meeting(file: Path, size: int) -> Any:
+    """The store in which the members of a view meet."""
+    store = dist.FileStore(str(file), size)  # type: ignore[attr-defined]
+    store.set_timeout(FORMING_TIMEOUT)
+    return store
+
+
+def _sockets() -> set[int]:
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the descriptor by which the folder itself was read
+            if str(descriptor.readlink()).startswith("socket:"):
+                found.add(int(descriptor.name))
+    return found
+
+
+def _is_connected(found: socket.socket) -> bool:
+    if found.family not in (socket.AF_INET, socket.AF_INET6) or found.type != socket.SOCK_STREAM:
+        return False
+    try:
+        found.getpeername()
+    except OSError:
+        return False
+    return True

@@ -9,8 +9,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from storage.runs.run_records import ViewRecord
 from training.agents.ends import Fault, RankEnd, RankEnds, read_ends
 from training.rank_status import RankStatus
+from training.views.account import describe_views, name_signal, newest_going
 
 BY_WHOM = {
     signal.SIGKILL: "by a person, or by the kernel when the machine, or this container, had no memory left (`dmesg`)",
@@ -25,12 +27,14 @@ OUT_OF_MEMORY = "by the kernel, since the machine, or this container, had no mem
 class RankEndsAccount:
     """`kills` are the ranks that a signal ended; `first` is the rank that met a fault first. None if there is none.
 
-    `cluster` is what a cluster says of the end of its job, or what is known of nodes from which nothing came.
+    Those after whose end the others trained on are not among them, but in `views`. `cluster` is what a cluster says of
+    the end of its job, or what is known of nodes from which nothing came.
     """
 
     kills: str | None = None
     first: str | None = None
     cluster: str | None = None
+    views: tuple[ViewRecord, ...] = ()
 
     @property
     def cause(self) -> str | None:
@@ -41,7 +45,9 @@ class RankEndsAccount:
 
 def describe_rank_ends(folder: Path) -> RankEndsAccount:
     """The account of the ranks that worked in this folder."""
-    return _account([read_ends(folder)])
+    newest = newest_going(folder)
+    ends = [end for end in read_ends(folder).ends if end.view is None or end.view > newest]
+    return replace(_account([RankEnds(ends=ends)]), views=tuple(describe_views(folder)))
 
 
 def describe_ends_on_nodes(heard: Mapping[str, RankEnds], rank_statuses: Collection[RankStatus]) -> RankEndsAccount:
@@ -93,15 +99,10 @@ def _describe(end: RankEnd, is_of_nodes: bool) -> str:
     where = f" on {end.host}" if is_of_nodes else ""
     who = f"Rank {end.rank} (process {end.pid}{where})"
     if end.signal is not None:
-        return f"{who} was killed with {_name(end.signal)}{_by_whom(end)}."
+        return f"{who} was killed with {name_signal(end.signal)}{_by_whom(end)}."
     if end.failure is None:
         return f"{who} left with exit code {end.exit_code} and said no reason; what it printed is in the log."
     return f"{who} {end.failure.fault}: {end.failure.words.rstrip('.')}."
-
-
-def _name(number: int) -> str:
-    known = number in signal.valid_signals() and number < signal.SIGRTMIN
-    return signal.Signals(number).name if known else f"signal {number}"
 
 
 def _by_whom(end: RankEnd) -> str:

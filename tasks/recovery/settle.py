@@ -304,6 +304,7 @@ def _describe_segment(
         planned_steps=lease.planned_steps,
         is_abandoned=outcome.is_abandoned if outcome else False,
         patience=outcome.patience if outcome else None,
+        views=list(account.views) or (outcome.views if outcome else []),
     )
 
 

@@ -12,6 +12,7 @@ from storage.runs.run_records import QuarantineRecord
 from storage.runs.run_state import CheckpointRecord, RollbackRecord, SegmentRecord
 from tasks.console.tables import Cell, Kind, Table
 from tasks.reporting.confusion import read_confusion
+from tasks.reporting.views import describe_views
 from tasks.text import (
     NOTHING,
     at_least,
@@ -52,11 +53,16 @@ def segments_table(segments: Sequence[SegmentRecord]) -> Table:
             Cell(duration(segment.seconds)),
             Cell(f"{segment.throughput.samples_per_second:,.0f}" if segment.throughput else NOTHING),
             Cell(f"{segment.throughput.input_wait_fraction:.1%}" if segment.throughput else NOTHING),
-            Cell(shortened(segment.cause, MAX_CAUSE_CHARACTERS) or NOTHING),
+            Cell(shortened(_cause_of(segment), MAX_CAUSE_CHARACTERS) or NOTHING),
         ]
         for segment in segments
     ]
     return Table(columns, rows, wide=("Meaning", "Started", "Samples/s", "Waiting for data"))
+
+
+def _cause_of(segment: SegmentRecord) -> str:
+    """Why it ended, and which deaths of ranks it did not end by."""
+    return " ".join(filter(None, (segment.cause, describe_views(segment.views))))
 
 
 def checkpoints_table(kept: Sequence[CheckpointRecord]) -> Table:

@@ -57,7 +57,7 @@ class Stragglers:
         windows = [
             _window(before[rank_status.rank], rank_status)
             for rank_status in rank_statuses
-            if rank_status.rank in before
+            if rank_status.rank in before and before[rank_status.rank].pid == rank_status.pid  # else it is another one
         ]
         if len(windows) < 2 or min(window.num_steps for window in windows) < LEAST_STEPS:
             return []

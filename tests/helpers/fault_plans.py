@@ -65,6 +65,9 @@ class FileFault:
 class StepFault:
     """On a rank (None: each) before it takes this step (None: any) with this row of the training split (None: any).
 
+    Or within the step: when the first part of its sum was `sent`, or all ranks' sum is there (`summed`), before the
+    weights are changed; or before it begins to `validate` at this step. There only deaths, and lose_peer: it meets what
+    a rank does whose connection is gone.
     A death: see `Death`. note: its mark alone, which has the time. stop: the rank stands still. slow: it stands still
     for a moment, at this step and at each one after it. out_of_memory: the step raises what torch raises.
     take_memory: the process takes memory until the kernel kills it. error: it raises what nobody expects. exit: the
@@ -72,11 +75,15 @@ class StepFault:
     nan, spike: the row's numeric columns become NaN, or so large that the loss leaps.
     """
 
-    effect: Death | Literal["note", "stop", "slow", "out_of_memory", "take_memory", "error", "exit", "nan", "spike"]
+    effect: (
+        Death
+        | Literal["note", "stop", "slow", "out_of_memory", "take_memory", "error", "exit", "nan", "spike", "lose_peer"]
+    )
     rank: int | None = None
     step: int | None = None
     row: int | None = None
     times: int | None = 1
+    point: Literal["begin", "sent", "summed", "validate"] = "begin"
     kind: Literal["step"] = "step"
 
 

@@ -102,11 +102,11 @@ def _let_ranks_meet(folder: Path, watched: list[str], plan: FaultPlan) -> None:
     def change(rank_module: Any) -> None:
         be_a_rank = rank_module.be_a_rank
 
-        def meet_and_be_a_rank(order: Any, local_rank: int) -> Any:
+        def meet_and_be_a_rank(order: Any, local_rank: int, life: int = 0) -> Any:
             process = InjectedProcess("rank", order.first_rank + local_rank, folder)
             (folder / "family" / f"rank-{os.getpid()}").touch()
             _install(process, watched, plan)
-            be_a_rank(order, local_rank)
+            be_a_rank(order, local_rank, life)
 
         rank_module.be_a_rank = meet_and_be_a_rank
 

@@ -7,7 +7,7 @@ does.
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -23,18 +23,68 @@ PIECE, MOST_PIECES = 64 << 20, 64  # bytes
 
 def install_step_faults(process: InjectedProcess, faults: Sequence[tuple[int, StepFault]]) -> None:
     """Let the rank's trainer meet these faults."""
+    within = [(index, fault) for index, fault in faults if fault.point != "begin"]
+    before = [(index, fault) for index, fault in faults if fault.point == "begin"]
+    at = {"step": -1}
 
     def change(trainer: Any) -> None:
         take_step = trainer.Trainer.take_step
 
         def meet_and_take_step(self: Any, step: int, microbatches: list[Any]) -> Any:
-            for index, fault in faults:
+            at["step"] = step
+            for index, fault in before:
                 microbatches = _meet(process, index, fault, step, microbatches)
             return take_step(self, step, microbatches)
 
         trainer.Trainer.take_step = meet_and_take_step
 
     after_import("training.trainer", change)
+    if within:
+        _install_within(process, within, at)
+
+
+def _install_within(process: InjectedProcess, faults: Sequence[tuple[int, StepFault]], at: dict[str, int]) -> None:
+    """What takes place at a point within the step that was begun last, or in a validation behind it."""
+
+    def meet(point: str, step: int) -> None:
+        for index, fault in faults:
+            is_here = fault.point == point and fault.rank in (None, process.rank) and fault.step in (None, step)
+            if is_here and process.claim(index, fault.times, step=step, point=point):
+                if fault.effect == "lose_peer":
+                    raise RuntimeError("[gloo/transport/tcp/pair.cc:0] Connection closed by peer: told to")
+                process.strike(fault.effect)
+
+    after_import(
+        "training.gradients.exact_sum", lambda m: _after(m.ExactSum, "_send", lambda: meet("sent", at["step"]))
+    )
+    after_import(
+        "training.optim.optimization", lambda m: _before(m.Optimization, "step", lambda: meet("summed", at["step"]))
+    )
+    after_import(
+        "training.metrics.validation",
+        lambda m: _before(m.Validator, "validate", lambda: meet("validate", at["step"] + 1)),
+    )
+
+
+def _before(owner: Any, name: str, meet: Callable[[], None]) -> None:
+    method = getattr(owner, name)
+
+    def meet_and_go_on(*arguments: Any) -> Any:
+        meet()
+        return method(*arguments)
+
+    setattr(owner, name, meet_and_go_on)
+
+
+def _after(owner: Any, name: str, meet: Callable[[], None]) -> None:
+    method = getattr(owner, name)
+
+    def go_on_and_meet(*arguments: Any) -> Any:
+        found = method(*arguments)
+        meet()
+        return found
+
+    setattr(owner, name, go_on_and_meet)
 
 
 def _meet(process: InjectedProcess, index: int, fault: StepFault, step: int, microbatches: list[Any]) -> list[Any]:

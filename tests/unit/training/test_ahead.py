@@ -53,10 +53,10 @@ def ahead() -> Iterator[AssemblingAhead]:
     process.close()
 
 
-def open_for(spec: SegmentSpec, ahead: AssemblingAhead | None) -> BatchSource:
+def open_for(spec: SegmentSpec, ahead: AssemblingAhead | None, world: World = RANK) -> BatchSource:
     store = spec.open_store()
     dataset, cut = load_dataset(store, spec.dataset_digest), microbatch_cut(spec.model, spec.train)
-    return open_source(spec, RANK, store, dataset, cut, pin=False, ahead=ahead)
+    return open_source(spec, world, store, dataset, cut, pin=False, ahead=ahead)
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
@@ -104,6 +104,22 @@ def test_nothing_is_assembled_beyond_the_last_step(spec: SegmentSpec, ahead: Ass
     source.batch(0)
     let_it_end(ahead)
     assert len(list(spec.samples_folder.glob("train-block-*"))) == 1
+
+
+def test_when_the_ranks_are_others_it_assembles_for_those(
+    spec: SegmentSpec, ahead: AssemblingAhead, made: list[list[int]], tmp_path: Path
+) -> None:
+    world = World(1, 3, 1, 3)
+    source = open_for(spec, ahead, world)
+    wait_for_block(source, 0)
+    world.enter(0, 2, None)
+    source.deal_anew(5)
+    wait_for_block(source, 5)
+    found = samples_of(source, range(5, 10))
+    assert made == []
+    own = World(0, 2, 0, 2)
+    alone = open_for(spec.model_copy(update={"scratch": str(tmp_path / "alone")}), None, own)
+    assert found == samples_of(alone, range(5, 10))
 
 
 def let_it_end(ahead: AssemblingAhead) -> None:

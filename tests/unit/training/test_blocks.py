@@ -194,3 +194,18 @@ def test_a_damaged_row_group_is_told_by_every_rank(machine: Machine, store: Loca
     for source in machine.ranks():
         with pytest.raises(CorruptObjectError):
             list(source.batches(0, NUM_STEPS))
+
+
+def test_a_rank_that_trains_on_among_fewer_gets_what_one_gets_that_was_always_among_those(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path
+) -> None:
+    machine = Machine(store, dataset, tmp_path / "machine")
+    world = World(2, 3, 2, 3)
+    source = machine.source(world)
+    source.batch(0)
+    world.enter(1, 2, None)
+    source.deal_anew(1)
+    among_two = machine.source(World(1, 2, 1, 2))
+    for step in (1, 2):
+        found, expected = source.batch(step).microbatches, among_two.batch(step).microbatches
+        assert [(m.index, m.rows.tolist()) for m in found] == [(m.index, m.rows.tolist()) for m in expected]

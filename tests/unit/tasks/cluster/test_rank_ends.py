@@ -24,6 +24,7 @@ from training.agents.ends import (
     write_failure,
 )
 from training.rank_status import Phase, RankStatus
+from training.views.folder import Going, LostMember, Member, View, ViewFolder
 
 GLOO = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]")
 
@@ -53,6 +54,21 @@ def test_all_that_were_killed_are_named_in_the_order_of_ranks_and_none_that_the_
     assert account.kills is not None
     assert account.kills.startswith("Rank 0 (process 100) was killed with SIGSEGV: it read memory")
     assert account.kills.endswith("Rank 1 (process 101) was killed with signal 40.")
+
+
+def test_a_death_after_which_the_others_trained_on_is_no_cause_and_one_after_which_they_did_not_is(
+    tmp_path: Path,
+) -> None:
+    views = ViewFolder(tmp_path)
+    views.create()
+    for number, gone in ((1, 0), (2, 2)):
+        lost = [LostMember(member=Member(slot=gone, life=0), pid=100 + gone, signal=9)]
+        views.commit(View(number=number, members=[Member(slot=1, life=0)], lost=lost, committed_at=0.0))
+    views.say_going(1, Going(step=7, seconds=0.1))
+    account = account_of(tmp_path, end(0, signal=9, view=1), end(2, signal=9, view=2), failed(1, Fault.LOST_PEER))
+    assert account.cause is not None and account.cause.startswith("Rank 2 (process 102) was killed with SIGKILL")
+    assert "Rank 0" not in account.cause
+    assert [(view.step, view.lost, view.causes) for view in account.views] == [(7, [0], ["SIGKILL"])]
 
 
 @pytest.mark.parametrize(

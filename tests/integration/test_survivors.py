@@ -1,0 +1,182 @@
+"""A rank is killed, and the others train on from the same step, in the same segment: one model, nothing read again.
+
+Real ranks, begun and watched by an agent. What is compared is every byte of each checkpoint, and every row of the
+ledger, with those of one rank that was never interrupted.
+"""
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.runs.segments import OutcomeRecord, find_outcome
+from tasks.cluster.processes import POLL_SECONDS
+from tasks.cluster.rank_ends import describe_rank_ends
+from tests.helpers.elastic_runs import Runs, require_the_same
+from tests.helpers.fault_plans import FaultPlan, Moment, StepFault
+from tests.helpers.processes import assembling_ahead
+from tests.helpers.training import launch, read_log, train_forked
+from training.agents.locks import find_holders
+from training.segment import run_segment
+from training.spec import SegmentSpec
+from training.stopping import StopFlag, StopReason
+from training.trainer import Trainer
+from training.views.folder import ViewFolder
+from training.world import World
+
+GRACE_SECONDS = 60.0
+NUM_RANKS = 3
+FEW_STEPS: dict[str, Any] = {"steps": 9, "every_steps": 4, "validate_every_steps": 6}
+MANY_STEPS: dict[str, Any] = {"steps": 100_000, "every_steps": 10, "validate_every_steps": 25}
+NUM_KILLS = 5
+
+
+@dataclass(frozen=True)
+class Death:
+    """Who is killed when; and which ranks the record names for it."""
+
+    name: str
+    plan: FaultPlan
+    lost: tuple[int, ...]
+    step: int
+    is_slow: bool = False
+    settings: tuple[tuple[str, Any], ...] = ()
+
+
+def killed(rank: int, step: int, point: str) -> FaultPlan:
+    return FaultPlan().having(StepFault("process", rank, step, point=point))  # type: ignore[arg-type]
+
+
+DEATHS = (
+    Death("before a step", FaultPlan().kill_at_step(4, rank=1), (1,), 4, is_slow=True),
+    Death("the first rank, when a part of its sum was sent", killed(0, 5, "sent"), (0,), 5),
+    Death("before it changes the weights", killed(2, 5, "summed"), (2,), 6),
+    Death(
+        "the same, while another one is a step behind",
+        killed(2, 5, "summed").having(StepFault("lose_peer", 1, 5, point="summed")),
+        (2,),
+        6,
+    ),
+    Death("two at once", FaultPlan().kill_at_step(3, rank=0).kill_at_step(3, rank=2), (0, 2), 3, is_slow=True),
+    Death("in a validation", killed(1, 6, "validate"), (1,), 6),
+    Death("while it writes a save", FaultPlan().kill(Moment("rank", "write", "optimizer", rank=1)), (1,), 4),
+    Death(
+        "the first rank, before it puts an index", FaultPlan().kill(Moment("rank", "link", "index", rank=0)), (0,), 4
+    ),
+    Death(
+        "while it writes a save beside training",
+        FaultPlan().kill(Moment("rank", "write", "optimizer", rank=1)),
+        (1,),
+        4,
+        is_slow=True,
+        settings=(("background", True),),
+    ),
+)
+
+
+@pytest.fixture(autouse=True)
+def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """However ranks end, they leave nothing where temporary files go."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    yield
+    assert list(folder.rglob("*")) == []
+
+
+def train_to_end(spec: SegmentSpec, runs: Runs) -> OutcomeRecord:
+    with launch(spec, GRACE_SECONDS) as ranks:
+        while ranks.is_running(POLL_SECONDS):
+            pass
+    outcome = find_outcome(runs.store, spec.run, spec.fence)
+    assert outcome is not None, read_log(spec)
+    return outcome
+
+
+@pytest.mark.parametrize(
+    "death",
+    [pytest.param(death, id=death.name, marks=[pytest.mark.slow] if death.is_slow else []) for death in DEATHS],
+)
+def test_the_others_train_on_when_a_rank_dies(death: Death, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = Runs(tmp_path)
+    expected = runs.train(1, **FEW_STEPS)
+    spec = runs.next_spec(NUM_RANKS, **FEW_STEPS | dict(death.settings))
+    watched = [tmp_path / "store", spec.scratch_folder]
+    for name, value in death.plan.environment(tmp_path / "plan", watched).items():
+        monkeypatch.setenv(name, value)
+    outcome = train_to_end(spec, runs)
+    assert death.plan.fired(tmp_path / "plan"), read_log(spec)
+    assert (outcome.outcome, outcome.last_step, outcome.world_size) == ("completed", 9, NUM_RANKS), read_log(spec)
+    assert "restore" not in outcome.phases
+    died = [(rank, cause) for view in outcome.views for rank, cause in zip(view.lost, view.causes, strict=True)]
+    assert sorted(died) == [(rank, "SIGKILL") for rank in death.lost], read_log(spec)
+    if not death.settings:  # beside training a save may end at this step or at the next
+        assert {view.step for view in outcome.views if view.lost} == {death.step}
+    found = runs.checkpoints_of(spec)
+    assert max(found) == 9
+    for step in found.keys() & expected.keys():
+        require_the_same(found[step], expected[step], runs)
+    account = describe_rank_ends(spec.scratch_folder)
+    assert account.cause is None and list(account.views) == outcome.views
+
+
+def test_a_rank_that_is_killed_again_and_again_is_replaced_and_it_is_the_same_run(tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"kills of seed {seed}")
+    chance, runs = random.Random(seed), Runs(tmp_path)
+    spec = runs.next_spec(NUM_RANKS, **MANY_STEPS)
+    views, num_kills, num_complete = ViewFolder(spec.scratch_folder), 0, -1
+    with launch(spec, GRACE_SECONDS) as ranks:
+        while ranks.is_running(POLL_SECONDS):
+            number = newest_complete(views)
+            if number is None or number == num_complete:
+                continue
+            num_complete = number  # a view in which none is missing: after each death there is one more
+            if num_kills == NUM_KILLS:
+                ranks.stop()
+                continue
+            ranks.is_running(chance.uniform(0, 0.5))  # the random moment
+            victims = [holder for holder in find_holders(spec.scratch_folder) if holder.rank is not None]
+            os.kill(chance.choice(victims).pid, signal.SIGKILL)
+            num_kills += 1
+    outcome = find_outcome(runs.store, spec.run, spec.fence)
+    assert outcome is not None and outcome.outcome == "preempted", read_log(spec)
+    assert sum(len(view.lost) for view in outcome.views) == NUM_KILLS
+    assert sum(len(view.joined) for view in outcome.views) == NUM_KILLS
+    assert "restore" not in outcome.phases
+    found = runs.checkpoints_of(spec)
+    assert max(found) == outcome.last_step
+    reference = runs.next_spec(1, **MANY_STEPS)
+    (reference.scratch_folder / "last_step").write_text(str(outcome.last_step))
+    assert train_forked(reference, runs.store, train_to_this_step).outcome == "preempted", read_log(reference)
+    expected = runs.checkpoints_of(reference)
+    assert expected.keys() >= found.keys() - {outcome.last_step}
+    for step in found:
+        require_the_same(found[step], expected[step], runs)
+
+
+def newest_complete(views: ViewFolder) -> int | None:
+    """The newest view, if no rank is missing in it and training goes on in it."""
+    newest = views.find_newest(0)
+    if newest is None:
+        return None if views.find_going(0) is None else 0
+    is_complete = len(newest.members) == NUM_RANKS and views.find_going(newest.number) is not None
+    return newest.number if is_complete else None
+
+
+def train_to_this_step(spec: SegmentSpec, world: World) -> Any:
+    """One rank, which is asked to stop at the step that is written in its folder."""
+    last_step, flag, take_step = int((spec.scratch_folder / "last_step").read_text()), StopFlag(), Trainer.take_step
+
+    def stopping_step(trainer: Trainer, step: int, microbatches: Any) -> Any:
+        if step + 1 == last_step:
+            flag.reason = lambda: StopReason.PREEMPTED  # type: ignore[method-assign]
+        return take_step(trainer, step, microbatches)
+
+    Trainer.take_step = stopping_step  # type: ignore[method-assign, assignment]
+    return run_segment(spec, world, flag, assembling_ahead(world))

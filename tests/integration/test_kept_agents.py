@@ -196,7 +196,7 @@ def test_a_run_whose_ranks_are_killed_has_one_agent_until_its_end(
     configuration = write_tiny_configuration(tmp_path, "kept", tmp_path / "store", tmp_path / "data")
     settings = {"store": tmp_path / "store", "run": "kept", "train.ranks": 2, "checkpoint.every_steps": 2}
     runner = Runner(configuration, settings, prefect_server)
-    plan = FaultPlan().kill_at_step(3, rank=1)
+    plan = FaultPlan().kill_at_step(3, rank=0).kill_at_step(3, rank=1)
     with plan.injected(runner, tmp_path / "plan"):
         runner.run()
     state = runner.status()

@@ -7,13 +7,13 @@ ledger, with those of one rank that was never interrupted.
 import os
 import random
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from storage.checkpoints.checkpoints import FoundCheckpoint
 from storage.runs.segments import OutcomeRecord, find_outcome
 from tasks.cluster.processes import POLL_SECONDS
 from tasks.cluster.rank_ends import describe_rank_ends
@@ -70,7 +70,7 @@ DEATHS = (
     ),
     Death(
         "while it writes a save beside training",
-        FaultPlan().kill(Moment("rank", "write", "optimizer", rank=1)),
+        FaultPlan().kill(Moment("rank", "write", "optimizer", rank=1, thread="checkpoint-writer")),
         (1,),
         4,
         is_slow=True,
@@ -79,14 +79,25 @@ DEATHS = (
 )
 
 
-@pytest.fixture(autouse=True)
-def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """However ranks end, they leave nothing where temporary files go."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    yield
-    assert list(folder.rglob("*")) == []
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("survivors"))
+
+
+@pytest.fixture(scope="module")
+def expected(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[int, FoundCheckpoint]:
+    """The checkpoints of one rank that meets nothing, in a process with a plan, as the others are."""
+    spec = runs.next_spec(1, **FEW_STEPS)
+    with pytest.MonkeyPatch.context() as patch:
+        meet(FaultPlan(), tmp_path_factory.mktemp("plan"), spec, patch)
+        train_to_end(spec, runs)
+    return runs.checkpoints_of(spec)
+
+
+def meet(plan: FaultPlan, folder: Path, spec: SegmentSpec, patch: pytest.MonkeyPatch) -> None:
+    """Have the ranks that are launched from here on meet the plan."""
+    for name, value in plan.environment(folder, [Path(spec.store), spec.scratch_folder]).items():
+        patch.setenv(name, value)
 
 
 def train_to_end(spec: SegmentSpec, runs: Runs) -> OutcomeRecord:
@@ -102,13 +113,15 @@ def train_to_end(spec: SegmentSpec, runs: Runs) -> OutcomeRecord:
     "death",
     [pytest.param(death, id=death.name, marks=[pytest.mark.slow] if death.is_slow else []) for death in DEATHS],
 )
-def test_the_others_train_on_when_a_rank_dies(death: Death, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = Runs(tmp_path)
-    expected = runs.train(1, **FEW_STEPS)
+def test_the_others_train_on_when_a_rank_dies(
+    death: Death,
+    runs: Runs,
+    expected: dict[int, FoundCheckpoint],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     spec = runs.next_spec(NUM_RANKS, **FEW_STEPS | dict(death.settings))
-    watched = [tmp_path / "store", spec.scratch_folder]
-    for name, value in death.plan.environment(tmp_path / "plan", watched).items():
-        monkeypatch.setenv(name, value)
+    meet(death.plan, tmp_path / "plan", spec, monkeypatch)
     outcome = train_to_end(spec, runs)
     assert death.plan.fired(tmp_path / "plan"), read_log(spec)
     assert (outcome.outcome, outcome.last_step, outcome.world_size) == ("completed", 9, NUM_RANKS), read_log(spec)
@@ -118,7 +131,7 @@ def test_the_others_train_on_when_a_rank_dies(death: Death, tmp_path: Path, monk
     if not death.settings:  # beside training a save may end at this step or at the next
         assert {view.step for view in outcome.views if view.lost} == {death.step}
     found = runs.checkpoints_of(spec)
-    assert max(found) == 9
+    assert max(found) == 9 and expected.keys() == {4, 8, 9}
     for step in found.keys() & expected.keys():
         require_the_same(found[step], expected[step], runs)
     account = describe_rank_ends(spec.scratch_folder)

@@ -25,16 +25,17 @@ class Standing(NamedTuple):
     has_state: int
     step: int
     is_validated: int
+    num_sealed: int
     saved_step: int
     ledger_end: int
-    is_saving: int  # and what follows is not compared
+    is_saving: int  # this and what follows is not compared
     misses_only_index: int
     is_beyond_repair: int
     owes_save: int
 
     @property
     def position(self) -> tuple[int, ...]:
-        return self[:5]
+        return self[:6]
 
 
 def take_over(segment: Segment) -> None:
@@ -69,11 +70,12 @@ def _compare(segment: Segment) -> list[Standing]:
 def _standing_of(segment: Segment) -> Standing:
     state, checkpointer, records = segment.state, segment.checkpointer, segment.checkpointer.records
     if not segment.membership.has_state:
-        return Standing(0, NO_STEP, 0, NO_STEP, 0, 0, 0, 0, 0)
+        return Standing(0, NO_STEP, 0, 0, NO_STEP, 0, 0, 0, 0, 0)
     return Standing(
         has_state=1,
         step=state.step,
         is_validated=int(state.validated_step == state.step),
+        num_sealed=records.num_sealed,
         saved_step=records.saved[0],
         ledger_end=records.ledger_end,
         is_saving=int(not checkpointer.is_idle),
@@ -112,12 +114,10 @@ def _give_state(segment: Segment, source: int, is_behind: bool) -> None:
 
 
 def _pass_words(segment: Segment, source: int, told: dict[str, Any] | None) -> dict[str, Any]:
-    data = json.dumps(told).encode()
+    data = bytearray(json.dumps(told).encode())
     size = torch.tensor([len(data)])
     broadcast(size, source, segment.world, Collective.STATE)
-    words = torch.frombuffer(bytearray(data), dtype=torch.uint8) if told is not None else torch.empty(0)
-    if told is None:
-        words = torch.empty(int(size), dtype=torch.uint8)
+    words = torch.frombuffer(data, dtype=torch.uint8) if told is not None else torch.empty(size.item()).byte()
     broadcast(words, source, segment.world, Collective.STATE)
     heard: dict[str, Any] = json.loads(words.numpy().tobytes())
     return heard

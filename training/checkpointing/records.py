@@ -26,6 +26,7 @@ class SaveRecords:
         self.saved: tuple[int, int | None] = (0, None)  # step, and step of its validation
         self.ledger: LedgerPart | None = None
         self.parts: list[SealedPart] = []
+        self.num_sealed = 0  # parts of the history that were made in this segment
         self._spec = spec
 
     @property
@@ -45,6 +46,11 @@ class SaveRecords:
             first_step=self.ledger_end,
             end_step=step,
         )
+
+    def add_part(self, sealed: SealedPart) -> None:
+        """The state builds on this part of the history from here on."""
+        self.parts.append(sealed)
+        self.num_sealed += 1
 
     def note_saved(self, index: CheckpointIndex, num_parts: int) -> None:
         """A checkpoint is complete, which has the first `num_parts` parts of the history."""
@@ -67,6 +73,7 @@ class SaveRecords:
             "figures": self.figures.model_dump(mode="json") if self.figures else None,
             "saved": self.saved,
             "ledger": self.ledger.model_dump(mode="json") if self.ledger else None,
+            "num_sealed": self.num_sealed,
             "parts": [{"part": s.part.model_dump(mode="json"), "data": s.data.decode()} for s in self.parts],
         }
 
@@ -75,4 +82,5 @@ class SaveRecords:
         self.saved = (step, validated_step)
         self.figures = SaveFigures.model_validate(state["figures"]) if state["figures"] else None
         self.ledger = LedgerPart.model_validate(state["ledger"]) if state["ledger"] else None
+        self.num_sealed = state["num_sealed"]
         self.parts = [SealedPart(HistoryPart.model_validate(s["part"]), s["data"].encode()) for s in state["parts"]]

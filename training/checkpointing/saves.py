@@ -212,7 +212,7 @@ class Checkpointer:
         self._state.curve.collect(self._state.step)
         sealed = self._state.seal_history(self._spec.run)
         if sealed is not None:
-            self.records.parts.append(sealed)
+            self.records.add_part(sealed)
         path = checkpoint_path(self._spec.run, self._state.step, self._spec.fence)
         tensors, num_parts = self._tensors(), len(self.records.parts)
         return _Save(self._state.step, self._state.validated_step, path, tensors, num_parts, began)

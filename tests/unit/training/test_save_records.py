@@ -26,7 +26,7 @@ def spec(store: LocalStore, tmp_path: Path) -> SegmentSpec:
 def test_all_of_it_is_told_and_heard(spec: SegmentSpec) -> None:
     records, heard = SaveRecords(spec), SaveRecords(spec)
     records.ledger = records.ledger_with(5, PART)
-    records.parts = [seal_history("small", "curve", {"loss": [(1, 0.5)]}, None)]
+    records.add_part(seal_history("small", "curve", {"loss": [(1, 0.5)]}, None))
     records.saved = (5, None)
     records.count(0.25, 1.5, 1000)
     heard.load_state_dict(json.loads(json.dumps(records.state_dict())))

@@ -64,13 +64,13 @@ DEATHS = (
     ),
     Death("two at once", FaultPlan().kill_at_step(3, rank=0).kill_at_step(3, rank=2), (0, 2), 3, is_slow=True),
     Death("in a validation", killed(1, 6, "validate"), (1,), 6),
-    Death("while it writes a save", FaultPlan().kill(Moment("rank", "write", "optimizer", rank=1)), (1,), 4),
+    Death("while it writes a save", FaultPlan().kill(Moment("rank", "write", "model", rank=1)), (1,), 4),
     Death(
         "the first rank, before it puts an index", FaultPlan().kill(Moment("rank", "link", "index", rank=0)), (0,), 4
     ),
     Death(
         "while it writes a save beside training",
-        FaultPlan().kill(Moment("rank", "write", "optimizer", rank=1, thread="checkpoint-writer")),
+        FaultPlan().kill(Moment("rank", "write", "model", rank=1, thread="checkpoint-writer")),
         (1,),
         4,
         is_slow=True,

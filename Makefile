@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The tests start hundreds of processes. Each would compile our modules again where the environment has this set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test fast-tests quick slow one lint demo drill-kinds bench-exact bench-passes bench-starts bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-predict bench-loader bench-goodput bench-finetune gpu scaling campaign clean
+.PHONY: setup test fast-tests quick slow one lint demo drill-kinds bench-exact bench-passes bench-starts bench-survivors bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-predict bench-loader bench-goodput bench-finetune gpu scaling campaign clean
 
 setup: $(VENV)/.installed
 
@@ -67,6 +67,10 @@ bench-exact: setup
 # Three minutes; training/agents/README.md says what it measures.
 bench-starts: setup
 	$(BIN)/python -m tests.benchmarks.bench_starts
+
+# Some minutes; KILLS=10 is a short try. training/agents/README.md says what it measures.
+bench-survivors: setup
+	$(BIN)/python -m tests.benchmarks.bench_survivors $(if $(KILLS),--kills $(KILLS))
 
 # Half a minute: what the exact sum and AdamW take of a processor core; the figures stand in training/gradients/README.md.
 bench-passes: setup

@@ -19,15 +19,11 @@ from tasks.cluster.processes import POLL_SECONDS
 from tasks.cluster.rank_ends import describe_rank_ends
 from tests.helpers.elastic_runs import Runs, require_the_same
 from tests.helpers.fault_plans import FaultPlan, Moment, StepFault
-from tests.helpers.processes import assembling_ahead
+from tests.helpers.survivors import LAST_STEP, dying_often, newest_complete, train_to_this_step
 from tests.helpers.training import launch, read_log, train_forked
 from training.agents.locks import find_holders
-from training.segment import run_segment
 from training.spec import SegmentSpec
-from training.stopping import StopFlag, StopReason
-from training.trainer import Trainer
 from training.views.folder import ViewFolder
-from training.world import World
 
 GRACE_SECONDS = 60.0
 NUM_RANKS = 3
@@ -144,9 +140,9 @@ def test_a_rank_that_is_killed_again_and_again_is_replaced_and_it_is_the_same_ru
     chance, runs = random.Random(seed), Runs(tmp_path)
     spec = runs.next_spec(NUM_RANKS, **MANY_STEPS)
     views, num_kills, num_complete = ViewFolder(spec.scratch_folder), 0, -1
-    with launch(spec, GRACE_SECONDS) as ranks:
+    with dying_often(), launch(spec, GRACE_SECONDS) as ranks:
         while ranks.is_running(POLL_SECONDS):
-            number = newest_complete(views)
+            number = newest_complete(views, NUM_RANKS)
             if number is None or number == num_complete:
                 continue
             num_complete = number  # a view in which none is missing: after each death there is one more
@@ -165,31 +161,9 @@ def test_a_rank_that_is_killed_again_and_again_is_replaced_and_it_is_the_same_ru
     found = runs.checkpoints_of(spec)
     assert max(found) == outcome.last_step
     reference = runs.next_spec(1, **MANY_STEPS)
-    (reference.scratch_folder / "last_step").write_text(str(outcome.last_step))
+    (reference.scratch_folder / LAST_STEP).write_text(str(outcome.last_step))
     assert train_forked(reference, runs.store, train_to_this_step).outcome == "preempted", read_log(reference)
     expected = runs.checkpoints_of(reference)
     assert expected.keys() >= found.keys() - {outcome.last_step}
     for step in found:
         require_the_same(found[step], expected[step], runs)
-
-
-def newest_complete(views: ViewFolder) -> int | None:
-    """The newest view, if no rank is missing in it and training goes on in it."""
-    newest = views.find_newest(0)
-    if newest is None:
-        return None if views.find_going(0) is None else 0
-    is_complete = len(newest.members) == NUM_RANKS and views.find_going(newest.number) is not None
-    return newest.number if is_complete else None
-
-
-def train_to_this_step(spec: SegmentSpec, world: World) -> Any:
-    """One rank, which is asked to stop at the step that is written in its folder."""
-    last_step, flag, take_step = int((spec.scratch_folder / "last_step").read_text()), StopFlag(), Trainer.take_step
-
-    def stopping_step(trainer: Trainer, step: int, microbatches: Any) -> Any:
-        if step + 1 == last_step:
-            flag.reason = lambda: StopReason.PREEMPTED  # type: ignore[method-assign]
-        return take_step(trainer, step, microbatches)
-
-    Trainer.take_step = stopping_step  # type: ignore[method-assign, assignment]
-    return run_segment(spec, world, flag, assembling_ahead(world))

@@ -25,6 +25,7 @@ class AgentOrder(BaseModel):
     meeting: Meeting
     grace_seconds: float
     launched_at: float = Field(description="When the order was given, in seconds since boot.")
+    most_deaths: int = Field(3, description="Within ten minutes, after which a rank is not begun again.")
 
     @property
     def folder(self) -> Path:

@@ -12,8 +12,8 @@ from training.agents.order import AgentOrder
 from training.rank_status import rank_status_file
 from training.views.folder import LostMember, Member, View, ViewFolder
 
-# Who dies so often in so short a time would do so again.
-MOST_DEATHS, DEATHS_SECONDS = 3, 600.0
+# Who dies as often as the order allows in so short a time would do so again.
+DEATHS_SECONDS = 600.0
 # What a group leaves behind in each of its members: some threads, and some descriptors.
 MOST_VIEWS = 64
 
@@ -102,10 +102,11 @@ class Succession:
             rank_status_file(self._order.folder, slot).unlink(missing_ok=True)
         if member not in self._retired:
             self._deaths[slot] = [*(at for at in self._deaths[slot] if now - at < DEATHS_SECONDS), now]
-        if len(self._deaths[slot]) >= MOST_DEATHS:
+        if len(self._deaths[slot]) >= self._order.most_deaths:
+            count = len(self._deaths[slot])
             print(
-                f"Rank {slot} died {MOST_DEATHS} times within {DEATHS_SECONDS / 60:.0f} minutes, and is not begun "
-                "again in this segment. The others go on.",
+                f"Rank {slot} died {count} times within {DEATHS_SECONDS / 60:.0f} minutes, and is not begun again in "
+                "this segment. The others go on.",
                 flush=True,
             )
             return

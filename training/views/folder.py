@@ -110,12 +110,16 @@ class ViewFolder:
     def say_going(self, number: int, going: Going) -> None:
         """Note that training goes on in this view. On a disk that does not take it, it is not known."""
         with suppress(OSError):
-            self._put(f"{number:06d}-going.json", going.model_dump_json())
+            self._put(self.going_file(number).name, going.model_dump_json())
+
+    def going_file(self, number: int) -> Path:
+        """The file in which is noted that training goes on in this view."""
+        return self._path / f"{number:06d}-going.json"
 
     def find_going(self, number: int) -> Going | None:
         """What was noted of this view; None if training did not go on in it, as far as is known."""
         try:
-            return Going.model_validate_json((self._path / f"{number:06d}-going.json").read_bytes())
+            return Going.model_validate_json(self.going_file(number).read_bytes())
         except (OSError, ValidationError):
             return None
 

@@ -7,14 +7,14 @@ import pytest
 from storage.runs.run_records import ViewRecord
 from training.agents import succession
 from training.agents.order import AgentOrder
-from training.agents.succession import MOST_DEATHS, Succession
+from training.agents.succession import Succession
 from training.meeting import Meeting
 from training.rank_status import rank_status_file
 from training.views.account import describe_views, newest_going
 from training.views.folder import Going, LostMember, Member, View, ViewFolder
 from training.views.lost_peer import is_lost_peer
 
-NUM_RANKS = 3
+NUM_RANKS, MOST_DEATHS = 3, 3
 SIGKILL, SIGSEGV = 9, 11
 
 

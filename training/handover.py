@@ -114,10 +114,13 @@ def _give_state(segment: Segment, source: int, is_behind: bool) -> None:
 
 
 def _pass_words(segment: Segment, source: int, told: dict[str, Any] | None) -> dict[str, Any]:
+    """What `source` has told, on every rank; nothing is pickled."""
     data = bytearray(json.dumps(told).encode())
     size = torch.tensor([len(data)])
     broadcast(size, source, segment.world, Collective.STATE)
-    words = torch.frombuffer(data, dtype=torch.uint8) if told is not None else torch.empty(size.item()).byte()
+    words = torch.empty(int(size), dtype=torch.uint8)
+    if told is not None:
+        words.copy_(torch.frombuffer(data, dtype=torch.uint8))
     broadcast(words, source, segment.world, Collective.STATE)
     heard: dict[str, Any] = json.loads(words.numpy().tobytes())
     return heard

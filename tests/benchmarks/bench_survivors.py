@@ -14,7 +14,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from storage.runs.segments import find_outcome
 from tasks.cluster.processes import POLL_SECONDS
@@ -50,7 +50,7 @@ def main() -> None:
     num_kills = parser.parse_args().kills
     with tempfile.TemporaryDirectory() as name:
         runs = Runs(Path(name))
-        train = {"steps": STEPS, "every_steps": EVERY_STEPS, "validate_every_steps": EVERY_STEPS, "background": True}
+        train: dict[str, Any] = {"steps": STEPS, "every_steps": EVERY_STEPS, "background": True}
         spec = runs.next_spec(NUM_RANKS, **train)
         killed_at = kill(spec, num_kills)
         outcome = find_outcome(runs.store, spec.run, spec.fence)
@@ -73,7 +73,8 @@ def main() -> None:
 
 def kill(spec: SegmentSpec, num_kills: int) -> list[float]:
     """Kill so often, then have the ranks save and leave; when, by the clock of files."""
-    views, killed_at, before = ViewFolder(spec.scratch_folder), [], -1
+    views, before = ViewFolder(spec.scratch_folder), -1
+    killed_at: list[float] = []
     with dying_often(), launch(spec, GRACE_SECONDS) as ranks:
         while ranks.is_running(POLL_SECONDS):
             number = newest_complete(views, NUM_RANKS)

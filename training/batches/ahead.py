@@ -132,7 +132,10 @@ def work_and_leave(messages: int) -> NoReturn:
 
 def _assemble(steps: BufferedReader) -> None:
     """Read what to work on, then steps, and who the ranks are where that changes, until there is no more."""
-    work = json.loads(steps.readline())
+    line = steps.readline()
+    if not line:
+        return  # the rank has ended before it had work
+    work = json.loads(line)
     spec, world = SegmentSpec.model_validate(work["spec"]), World(*work["world"])
     cut = MicrobatchCut(**work["cut"])
     store = spec.open_store()

@@ -1,16 +1,20 @@
 """Segments whose ranks are killed one at a time, and the one rank that they are held against."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from storage.checkpoints.checkpoints import FoundCheckpoint
 from tasks.cluster import ranks
+from tests.helpers.elastic_runs import Runs
 from tests.helpers.processes import assembling_ahead
+from tests.helpers.training import read_log, read_state, train_forked
 from training.agents.order import AgentOrder
+from training.metrics.training_state import TrainingState
 from training.segment import run_segment
 from training.spec import SegmentSpec
 from training.stopping import StopFlag, StopReason
@@ -38,14 +42,32 @@ def newest_complete(views: ViewFolder, num_ranks: int) -> int | None:
     return newest.number if is_complete else None
 
 
-def train_to_this_step(spec: SegmentSpec, world: World) -> Any:
-    """One rank, which is asked to stop at the step that is written in its folder."""
-    last_step, flag, take_step = int((Path(spec.scratch) / LAST_STEP).read_text()), StopFlag(), Trainer.take_step
+def train_as_far(found: FoundCheckpoint, runs: Runs, **train: Any) -> dict[int, FoundCheckpoint]:
+    """The checkpoints of one rank that saves and leaves where the ranks did whose last checkpoint this is."""
+    spec, step = runs.next_spec(1, **train), found.index.step
+    is_validated = read_state(runs.store, found)["validated_step"] == step
+    (spec.scratch_folder / LAST_STEP).write_text(json.dumps([step, is_validated]))
+    assert train_forked(spec, runs.store, _train_to_last_step).outcome == "preempted", read_log(spec)
+    return runs.checkpoints_of(spec)
+
+
+def _train_to_last_step(spec: SegmentSpec, world: World) -> Any:
+    last_step, is_validated = json.loads((spec.scratch_folder / LAST_STEP).read_text())
+    flag, take_step, record_validation = StopFlag(), Trainer.take_step, TrainingState.record_validation
+
+    def stop() -> None:
+        flag.reason = lambda: StopReason.PREEMPTED  # type: ignore[method-assign]
 
     def stopping_step(trainer: Trainer, step: int, microbatches: Any) -> Any:
-        if step + 1 == last_step:
-            flag.reason = lambda: StopReason.PREEMPTED  # type: ignore[method-assign]
+        if step + 1 == last_step and not is_validated:
+            stop()
         return take_step(trainer, step, microbatches)
 
+    def stopping_validation(state: TrainingState, *validated: Any) -> Any:
+        if state.step == last_step:
+            stop()
+        return record_validation(state, *validated)
+
     Trainer.take_step = stopping_step  # type: ignore[method-assign, assignment]
+    TrainingState.record_validation = stopping_validation  # type: ignore[method-assign, assignment]
     return run_segment(spec, world, flag, assembling_ahead(world))

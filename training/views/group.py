@@ -7,6 +7,8 @@ told. Invariant: a socket that listens is never shut down, since Gloo ends the p
 
 import os
 import socket
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -18,12 +20,13 @@ from training.process_group import COLLECTIVE_TIMEOUT
 
 # All members have come to the meeting before: what is left is some messages.
 FORMING_TIMEOUT = timedelta(seconds=10)
+POLL_SECONDS = 0.002
 
 
 class Connections:
     """The connections of one group, by descriptors of our own: Gloo closes its own ones, and their numbers come again.
 
-    What this process opens between `Connections()` and `find` counts as the group's.
+    What this process opens between `Connections()` and the last `find` counts as the group's.
     """
 
     def __init__(self) -> None:
@@ -31,8 +34,10 @@ class Connections:
         self._found: list[socket.socket] = []
 
     def find(self) -> None:
-        """Take note of them, once the group is there."""
-        for descriptor in _sockets() - self._before:
+        """Take note of them, once the group is there; of one that was given up also later, until there is another."""
+        now = _sockets()
+        new, self._before = now - self._before, self._before | now
+        for descriptor in new:
             try:
                 found = socket.socket(fileno=os.dup(descriptor))
             except OSError:
@@ -51,12 +56,28 @@ class Connections:
         self._found = []
 
 
-def form_group(store: Any, number: int, rank: int, size: int) -> Any:
-    """The group of a view, all of whose members form it now. Raises `RuntimeError` if one does not."""
+def form_group(store: Any, number: int, rank: int, size: int, is_over: Callable[[], bool]) -> Any:
+    """The group of a view, all of whose members form it now.
+
+    None if one does not, or if it `is_over`: a member has died, for which Gloo would wait.
+    """
     prefixed = dist.PrefixStore(f"view-{number}", store)  # type: ignore[attr-defined]
-    group = dist.ProcessGroupGloo(prefixed, rank, size, FORMING_TIMEOUT)
-    group._set_default_timeout(COLLECTIVE_TIMEOUT)
-    return group
+    formed: list[Any] = []
+
+    def form() -> None:
+        try:
+            formed.append(dist.ProcessGroupGloo(prefixed, rank, size, FORMING_TIMEOUT))
+        except RuntimeError as error:
+            print(f"View {number} was not formed: {error}", flush=True)
+
+    forming = threading.Thread(target=form, name="forming-view", daemon=True)
+    forming.start()
+    while forming.is_alive() and not is_over():
+        forming.join(POLL_SECONDS)
+    if not formed:
+        return None
+    formed[0]._set_default_timeout(COLLECTIVE_TIMEOUT)
+    return formed[0]
 
 
 def open_meeting(file: Path, size: int) -> Any:

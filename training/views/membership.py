@@ -26,6 +26,8 @@ POLL_SECONDS = 0.002
 SECONDS_BETWEEN_LOOKS = 0.5
 
 
+# What the members of a meeting decide.
+FORM, PASS = "form", "pass"
 Found = TypeVar("Found")
 
 
@@ -46,6 +48,7 @@ class Membership:
         self._me = Member(slot=world.slot, life=life)
         self._connections: list[Connections] = []
         self._kept: list[Any] = []  # groups that were left
+        self._given_up: Connections | None = None  # of a group that did not come about
         self._look_at = 0.0
         self._seen = 0
 
@@ -137,30 +140,47 @@ class Membership:
         store = self._await_all(view, rank, size) if size > 1 else None
         if store is None and size > 1:
             return False
-        connections = Connections()
-        self._connections.append(connections)
-        try:
-            group = form_group(store, view.number, rank, size) if size > 1 else None
-        except RuntimeError as error:
-            print(f"View {view.number} was not formed: {error}", flush=True)
-            return False
-        finally:
+        connections, group = Connections(), None
+        if size > 1:
+            group = form_group(store, view.number, rank, size, lambda: self._has_lost_one(view))
             connections.find()
         self._kept.append((store, group))
+        if group is None and size > 1:
+            self._given_up = connections
+            return False
+        self._given_up = None
+        self._connections.append(connections)
         self._world.enter(rank, size, group)
         return True
 
     def _await_all(self, view: View, rank: int, size: int) -> Any:
-        """The store in which all members have come to meet; None if a newer view was committed meanwhile."""
+        """The store in which all members have come to meet; None if they go on to a newer view.
+
+        The first one to see that all have come, or that there is a newer view, decides for all: none is left behind.
+        """
         assert self._folder is not None
         folder, store = self._folder, open_meeting(self._folder.meeting_file(view.number), size)
         store.set(f"here-{rank}", "")
         everybody = [f"here-{other}" for other in range(size)]
 
-        def have_come() -> bool | None:
-            return store.check(everybody) or (False if folder.has(view.number + 1) else None)
+        def decide() -> bool | None:
+            self._shut_down_given_up()
+            if store.check(everybody):
+                return _settle(store, FORM)
+            return _settle(store, PASS) if folder.has(view.number + 1) else None
 
-        return store if self._poll(have_come, None, MEETING_SECONDS) else None
+        return store if self._poll(decide, None, MEETING_SECONDS) else None
+
+    def _has_lost_one(self, view: View) -> bool:
+        """Whether a member of this view is in no newer one."""
+        newest = self._folder.find_newest(view.number) if self._folder is not None else None
+        return newest is not None and not set(view.members) <= set(newest.members)
+
+    def _shut_down_given_up(self) -> None:
+        """Whoever formed the group that this rank gave up waits for it there, also through what came about later."""
+        if self._given_up is not None:
+            self._given_up.find()
+            self._given_up.shut_down()
 
     def _poll(
         self, find: Callable[[], Found | None], longest_seconds: float | None, seconds_after_notice: float = 0.0
@@ -175,3 +195,9 @@ class Membership:
                 return None
             time.sleep(POLL_SECONDS)  # the agent, or another rank, writes a file
         return found
+
+
+def _settle(store: Any, wanted: str) -> bool:
+    """Whether the members of a meeting form their group: as the first one said that came to a decision."""
+    decided: bool = store.compare_set("decision", "", wanted) == FORM.encode()
+    return decided

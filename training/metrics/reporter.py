@@ -8,7 +8,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -81,7 +81,7 @@ class Reporter:
         self.step = 0
         self.loss: float | None = None
         self._path, self._world = path, world
-        self._file: ReportFile | None = None
+        self._file = ReportFile(path) if world.is_first else None
         self._is_closed = False
         self._batch_size = batch_size
         self._phase = "start"
@@ -207,7 +207,9 @@ class Reporter:
         self._last_report = time.monotonic()
         if not self._world.is_first or self._is_closed:
             return
-        self._file = self._file or ReportFile(self._path)
+        if self._file is None:  # the one that was the first is gone
+            with suppress(OSError):
+                self._file = ReportFile(self._path)
         report = Report(
             phase=self._phase,
             step=self.step,
@@ -221,4 +223,5 @@ class Reporter:
             validation=self._validation,
         )
         has_event = not (checkpoint is None and note is None and alarm is None)
-        self._file.write(json.dumps(report.model_dump()), must_come=has_event)
+        if self._file is not None:
+            self._file.write(json.dumps(report.model_dump()), must_come=has_event)

@@ -68,3 +68,12 @@ def test_the_outcome_is_recorded_though_no_report_can_be_written(tmp_path: Path)
     ending.write("preempted", "asked to stop by a signal")
     found = find_outcome(store, spec.run, 2)
     assert found is not None and found.outcome == "preempted"
+
+
+def test_a_line_that_a_rank_did_not_live_to_end_is_taken_away_by_the_next_one_to_report(tmp_path: Path) -> None:
+    path = tmp_path / "progress.jsonl"
+    ReportFile(path).write("{}", must_come=False)
+    with path.open("a") as file:
+        file.write('{"phase": "tr')
+    ReportFile(path).write('{"step": 1}', must_come=False)
+    assert path.read_text() == '{}\n{"step": 1}\n'

@@ -1,5 +1,6 @@
 """What ranks report of themselves: the seconds of each phase, also of the one that goes on."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,28 @@ def test_a_validation_is_told_in_words() -> None:
     undefined = figures.model_copy(update={"metric": "auc", "value": None, "best_value": None, "best_step": None})
     assert undefined.describe() == "validation at step 400: ROC AUC not defined, as all samples are of one class"
     assert undefined.model_copy(update={"value": "nan"}).describe() == "validation at step 400: ROC AUC nan"
+
+
+def test_a_rank_that_comes_to_report_goes_on_where_another_one_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, path = 1000.0, tmp_path / "progress.jsonl"
+    monkeypatch.setattr("training.metrics.reporter.time.monotonic", lambda: now)
+    first, world = Reporter(path, World(0, 2, 0, 2), batch_size=8, age_seconds=5.0), World(1, 2, 1, 2)
+    joined = Reporter(path, world, batch_size=8)
+    with first.phase("train"):
+        now += 10
+        first.stepped(3, 0.5, num_tokens=100, num_microbatches=2)
+        told = json.loads(json.dumps(first.state_dict()))
+    joined.noted("of a rank that is not the first nobody hears")
+    joined.load_state_dict(told)
+    world.enter(0, 1, None)
+    with joined.phase("train"):
+        now += 4
+        joined.stepped(4, 0.5, num_tokens=100, num_microbatches=4)
+        joined.noted("alone")
+    last = ReportFollower(path).read()[-1]
+    assert (last.note, last.step, last.loss, last.phases) == ("alone", 4, 0.5, {"start": 5, "train": 14})
+    assert joined.close() == {"start": 5, "train": 14}
+    throughput = joined.throughput()
+    assert throughput is not None and throughput.samples_per_second == pytest.approx(2 * 8 / 14, abs=1e-3)

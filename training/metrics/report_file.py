@@ -38,10 +38,12 @@ class ReportFile:
 
 
 def _complete(path: Path) -> None:
-    """Take away a last line that was begun by a rank which is gone: nobody has read it."""
+    """Take away a last line that was begun by a rank which is gone: nobody has read it. A device has no end."""
+    if not path.is_file():
+        return
     with path.open("rb") as file:
         start = max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE_BYTES)
         file.seek(start)
-        end = file.read()
+        end = file.read(LONGEST_LINE_BYTES)
     if not end.endswith(b"\n"):
         os.truncate(path, start + end.rfind(b"\n") + 1)

@@ -55,11 +55,12 @@ def _cause_of(lost: LostMember) -> str:
 
 def _describe(views: Sequence[View], going: Going) -> ViewRecord:
     """Of views that followed each other, the last of which is the one in which training went on."""
+    began = next((view for view in views if view.lost), views[-1])
     return ViewRecord(
         step=going.step,
         lost=[lost.member.slot for view in views for lost in view.lost],
         causes=[_cause_of(lost) for view in views for lost in view.lost],
         joined=[member.slot for view in views for member in view.joined],
         num_ranks=len(views[-1].members),
-        seconds=round(going.seconds + views[-1].committed_at - views[0].committed_at, 3),
+        seconds=round(going.seconds + views[-1].committed_at - began.committed_at, 3),
     )

@@ -143,4 +143,8 @@ def rank_status_file(folder: Path, rank: int) -> Path:
 
 def read_rank_statuses(folder: Path) -> list[RankStatus]:
     """The statuses of the ranks of this machine that have written theirs, by rank."""
-    return [RankStatus.model_validate_json(path.read_bytes()) for path in sorted(folder.glob("rank-status-*.json"))]
+    found = []
+    for path in sorted(folder.glob("rank-status-*.json")):
+        with suppress(FileNotFoundError):  # the rank died just now, and its agent took the file away
+            found.append(RankStatus.model_validate_json(path.read_bytes()))
+    return found

@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.helpers.commands import wait_until
 from training.data.shared_arrays import SharedArrays
-from training.rank_status import Collective, Phase, RankStatus, StatusWriter, read_rank_statuses
+from training.rank_status import Collective, Phase, RankStatus, StatusWriter, rank_status_file, read_rank_statuses
 
 
 def test_a_rank_that_waits_says_for_what_and_goes_on_beating(tmp_path: Path) -> None:
@@ -35,6 +35,13 @@ def test_a_rank_that_waits_says_for_what_and_goes_on_beating(tmp_path: Path) -> 
     assert (later.rank, later.step, later.microbatches, later.phase) == (3, 7, 14, Phase.OTHERS)
     assert later.collective is Collective.PREDICTIONS
     assert later.seconds > first.seconds
+
+
+def test_a_status_that_is_taken_away_while_it_is_read_is_none(tmp_path: Path) -> None:
+    status = RankStatus(rank=0, host="here", beat=1, step=3, phase=Phase.COMPUTING, seconds=0, microbatches=1, spent={})
+    rank_status_file(tmp_path, 0).write_text(status.model_dump_json())
+    rank_status_file(tmp_path, 1).symlink_to(tmp_path / "gone")  # listed, and not there
+    assert read_rank_statuses(tmp_path) == [status]
 
 
 HOLDER = """

@@ -92,16 +92,20 @@ def kill(spec: SegmentSpec, num_kills: int) -> list[float]:
 
 def find_pauses(spec: SegmentSpec, killed_at: list[float]) -> tuple[list[float], list[float]]:
     """After each kill, in seconds: to when training went on, and from there to when none was missing any more."""
-    views, pauses, joins, went_on = ViewFolder(spec.scratch_folder), [], [], 0.0
-    kills = iter(killed_at)
+    views, kills = ViewFolder(spec.scratch_folder), iter(killed_at)
+    pauses: list[float] = []
+    joins: list[float] = []
+    killed, went_on = None, 0.0
     for view, going in views.all_views():
+        if view.lost:
+            killed = next(kills)
         if going is None:
             continue
         at = views.going_file(view.number).stat().st_mtime
-        if view.lost:
-            pauses.append(at - next(kills))
-            went_on = at
-        else:
+        if killed is not None:
+            pauses.append(at - killed)
+            killed, went_on = None, at
+        if len(view.members) == NUM_RANKS:
             joins.append(at - went_on)
     return pauses, joins
 

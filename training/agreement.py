@@ -5,12 +5,14 @@ words travel as CPU integers, so no GPU is waited for; and along a tree: Gloo's 
 512 ranks are 1,022 messages one after the other, at every step, where the tree has 18.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count, takewhile
 
 import torch
 import torch.distributed as dist
 
+from training.checkpointing.equality import wrong_sum
 from training.checkpointing.writer import Writing
 from training.rank_status import Collective
 from training.stopping import StopFlag, StopReason
@@ -27,23 +29,30 @@ class BoundaryDecision:
 
 
 class Agreement:
-    """Compares the ranks' flags. The first rank's clock is the clock of the segment."""
+    """Compares the ranks' flags. The first rank's clock is the clock of the segment.
 
-    def __init__(self, world: World, flag: StopFlag) -> None:
+    `wrong_step` gives the step in which this rank received a wrong sum, 0 if in none.
+    """
+
+    def __init__(self, world: World, flag: StopFlag, wrong_step: Callable[[], int] = lambda: 0) -> None:
         self._world = world
         self._flag = flag
+        self._wrong_step = wrong_step
 
     def decide(self, save_is_due: bool = False, writing: Writing = Writing.DONE) -> BoundaryDecision:
         """A collective: every rank calls it at the same boundary and gets the same answer.
 
-        `writing` is the state of the save under way on this rank.
+        `writing` is the state of the save under way on this rank. Raises `UnequalRanksError` on every rank alike if one
+        of them received a wrong sum.
         """
         reason = self._flag.reason()
         if reason is StopReason.BUDGET and not self._world.is_first:
             reason = StopReason.NONE
-        words = torch.tensor([reason, int(save_is_due and self._world.is_first), writing])
+        words = torch.tensor([reason, int(save_is_due and self._world.is_first), writing, self._wrong_step()])
         _take_greatest(words, self._world)
-        stop, save, most_busy = words.tolist()
+        stop, save, most_busy, wrong_step = words.tolist()
+        if wrong_step:
+            raise wrong_sum(wrong_step, self._wrong_step() > 0, self._world)
         return BoundaryDecision(StopReason(stop), bool(save), Writing(most_busy))
 
 

@@ -62,7 +62,7 @@ def build_segment(
         ),
         checkpointer=Checkpointer(spec, world, store, trainer, state, reporter, dataset.splits["train"].num_rows),
         restorer=Restorer(store, world, trainer),
-        agreement=Agreement(world, flag),
+        agreement=Agreement(world, flag, lambda: trainer.wrong_step),
         reporter=reporter,
         headline=headline_metric(dataset.target.kind, spec.validation.metric_for_best_model),
     )

@@ -42,6 +42,8 @@ class Collective(StrEnum):
     PREDICTIONS = "each other's predictions"
     LEDGER = "the ledger's rows"
     DIGESTS = "the digests of a checkpoint's files"
+    STATE = "the hashes of weights and optimizer"
+    LABELS = "the names of ranks that differ"
     TROUBLE = "word whether saving or restoring went well"
     RESTORED = "the files of the checkpoint"
 

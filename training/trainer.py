@@ -44,6 +44,8 @@ class Trainer:
         self.objective = objective
         self.optimization = Optimization(model, config, precision.device, rollbacks, source.rate_factors(model))
         self.consumption = Consumption(world)
+        # The step, counted from 1, in which this rank received a wrong sum; 0 if in none.
+        self.wrong_step = 0
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self._source = source
         self._config = config
@@ -61,6 +63,8 @@ class Trainer:
         for _ in self._sum.attempts():
             for microbatch in microbatches:
                 losses[microbatch.index] = self._add_gradient(step, microbatch, is_last=microbatch is microbatches[-1])
+        if self._sum.is_wrong:
+            self.wrong_step = step + 1
         for microbatch in microbatches:
             self.consumption.record(step, microbatch)
         norm = self.optimization.step(step)

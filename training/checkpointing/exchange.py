@@ -11,7 +11,7 @@ from training.rank_status import Collective
 from training.world import World
 
 DIGEST_BYTES = 32
-MAX_TROUBLE_BYTES = 1000
+MAX_TEXT_BYTES = 1000
 
 
 def add_digests(own: list[bytes | None], world: World) -> list[bytes]:
@@ -28,12 +28,15 @@ def add_digests(own: list[bytes | None], world: World) -> list[bytes]:
 
 def first_trouble(world: World, trouble: str | None) -> str | None:
     """What went wrong on the first rank on which something did; None if all is well on all."""
-    encoded = torch.zeros(world.size, MAX_TROUBLE_BYTES, dtype=torch.uint8)
-    if trouble is not None:
-        text = (trouble or "no reason given").encode()[:MAX_TROUBLE_BYTES]
-        encoded[world.rank, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    own = "" if trouble is None else trouble or "no reason given"
+    return next(filter(None, gather_texts(world, own, Collective.TROUBLE)), None)
+
+
+def gather_texts(world: World, own: str, collective: Collective) -> list[str]:
+    """One text of each rank, cut where it is too long."""
+    encoded, text = torch.zeros(world.size, MAX_TEXT_BYTES, dtype=torch.uint8), own.encode()[:MAX_TEXT_BYTES]
+    encoded[world.rank, : len(text)] = torch.tensor(list(text), dtype=torch.uint8)
     if world.size > 1:
-        with world.rank_status.waiting_for_ranks(Collective.TROUBLE):
+        with world.rank_status.waiting_for_ranks(collective):
             dist.all_reduce(encoded)
-    texts = [bytes(row.tolist()).rstrip(b"\0") for row in encoded]
-    return next((text.decode(errors="replace") for text in texts if text), None)
+    return [bytes(row.tolist()).rstrip(b"\0").decode(errors="replace") for row in encoded]

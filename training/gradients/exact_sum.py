@@ -4,7 +4,7 @@ When backward has made the gradients of a bucket of parameters, they are rounded
 buffer; with a rank's last microbatch that part travels while backward goes on. Invariant: from the rounding on there
 are integers only, and each microbatch is rounded by itself, so neither the number of ranks, nor the order of
 microbatches, nor which microbatch uses which parameter, nor the algorithm of the all-reduce reaches a bit of the
-result.
+result. With a bucket travels its linear hash, so each rank knows whether what it received is the sum of what all sent.
 """
 
 from collections.abc import Iterator
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from storage.errors import ConfigurationError
 from training.gradients.cpu_pass import BLOCK_VALUES
 from training.gradients.fixed_point import NUM_TALLIES, OUTSIDE, FixedPoint
+from training.linear_hash import linear_hash
 from training.optim.optimization import Optimization
 from training.rank_status import Collective
 from training.world import World
@@ -26,16 +27,18 @@ BUCKET_VALUES = 1 << 22
 # A bucket's values are filled up with zeros to a multiple of this, and begin at one: a GPU's kernels move 16 bytes at a
 # time, and a CPU looks for zeros in blocks of so many.
 ALIGNED_VALUES = BLOCK_VALUES
+# At a bucket's end: the tallies, and its hash.
+NUM_BEHIND = NUM_TALLIES + 1
 
 
 class _Bucket:
-    """Neighbouring parameters, and in `words` int64 what their gradients add up to, with the tallies at the end."""
+    """Neighbouring parameters, and in `words` int64 what their gradients add up to, tallies and a hash at the end."""
 
     def __init__(self, parameters: list[nn.Parameter], words: Tensor) -> None:
         self.parameters = parameters
         self.words = words
         num_values = sum(parameter.numel() for parameter in parameters)
-        self.total, self.tallies = words[: _aligned(num_values)], words[-NUM_TALLIES:]
+        self.total, self.tallies, self._hash = words[: _aligned(num_values)], words[-NUM_BEHIND:-1], words[-1:]
         self._fill = torch.zeros(len(self.total) - num_values, device=words.device)
         self.num_waiting = len(parameters)
         self.is_empty = True
@@ -59,6 +62,17 @@ class _Bucket:
         flat = [p.new_zeros(p.numel()) if gradient is None else gradient.reshape(-1) for p, gradient in pairs]
         return torch.cat([*flat, self._fill], out=scratch[: len(self.total)])
 
+    def seal(self) -> None:
+        """Put the hash of all that is sent behind it."""
+        self._hash.zero_()
+        self._hash.copy_(linear_hash(self.words))
+
+    def is_wrong(self) -> Tensor:
+        """Whether what was received is not the sum of what all ranks sent: bool [1], on the device."""
+        sent = self._hash.clone()
+        self._hash.zero_()
+        return linear_hash(self.words) != sent
+
     def give_gradients(self) -> list[Tensor]:
         """A gradient for each parameter, of any values: those that were taken last, where there are such."""
         for parameter, gradient in zip(self.parameters, self._taken, strict=True):
@@ -72,6 +86,8 @@ class ExactSum:
 
     # Nothing is divided by the number of ranks here, so nothing has to make up for it.
     loss_factor = 1.0
+    # Whether this rank received another sum in this step than the ranks had sent. Nothing may come of that step.
+    is_wrong = False
 
     def __init__(self, model: nn.Module, num_microbatches: int, optimization: Optimization, world: World) -> None:
         self.parallel = model
@@ -84,6 +100,7 @@ class ExactSum:
         largest_bucket = max(len(bucket.total) for bucket in self._buckets)
         self._scratch = torch.empty(largest_bucket, device=self._words.device)
         self._largest = torch.zeros((), device=self._words.device)
+        self._num_wrong = torch.zeros(1, dtype=torch.int64, device=self._words.device)
         self._under_way: list[dist.Work] = []
         # What this rank computes itself, on a GPU: when that is done the CPU waits for nothing but the other ranks.
         self._own_part = torch.cuda.Event() if self._words.is_cuda else None  # type: ignore[no-untyped-call]
@@ -103,14 +120,13 @@ class ExactSum:
         yield
         if self._own_part is not None:
             self._own_part.synchronize()
-        with self._world.rank_status.waiting_for_ranks(Collective.GRADIENTS):
-            num_outside = self._tallies()[OUTSIDE].item()
-        if num_outside == 0:
+        if not self._is_outside():
             return
         wider = self._usual.widened(self._find_largest(), self._loss_scale)
         if wider is not None:
             self._begin(wider)
             yield
+            self._is_outside()
 
     @contextmanager
     def microbatch(self, is_last: bool) -> Iterator[None]:
@@ -131,7 +147,7 @@ class ExactSum:
         In fp16 overflow is the gradient scaler's business: it sees the NaN and skips the step.
         """
         tallies = self._tallies()
-        if self._optimization.scaler.is_enabled():
+        if self._optimization.scaler.is_enabled() or self.is_wrong:
             tallies[OUTSIDE] = 0
         return tallies
 
@@ -140,9 +156,18 @@ class ExactSum:
         for bucket in self._buckets:
             bucket.empty()
         self._largest.zero_()
+        self._num_wrong.zero_()
         self._num_sent = 0
         for parameter in self._names:
             parameter.grad = None
+
+    def _is_outside(self) -> bool:
+        """Whether a gradient was outside the range, as far as that is known: of a wrong sum it is not."""
+        read = torch.cat([self._tallies()[OUTSIDE:][:1], self._num_wrong])
+        with self._world.rank_status.waiting_for_ranks(Collective.GRADIENTS):
+            num_outside, num_wrong = read.tolist()
+        self.is_wrong = num_wrong > 0
+        return num_outside > 0 and not self.is_wrong
 
     def _tallies(self) -> Tensor:
         return torch.stack([bucket.tallies for bucket in self._buckets]).sum(dim=0)
@@ -179,6 +204,7 @@ class ExactSum:
         self._num_sent += 1
         self._fixed_point.count_outside(bucket.tallies, self._largest, self._loss_scale)
         if self._world.size > 1:
+            bucket.seal()
             work = dist.all_reduce(bucket.words, async_op=True)
             assert work is not None
             self._under_way.append(work)
@@ -192,6 +218,8 @@ class ExactSum:
                 work.wait()  # on a GPU the stream waits, not the CPU
         self._under_way.clear()
         for bucket in self._buckets:
+            if self._world.size > 1:
+                self._num_wrong += bucket.is_wrong()
             self._fixed_point.read(bucket.total, bucket.tallies, bucket.give_gradients(), self._loss_scale)
 
 
@@ -202,7 +230,7 @@ def _make_buckets(parameters: list[nn.Parameter]) -> tuple[Tensor, list[_Bucket]
         if sum(p.numel() for p in groups[-1]) >= BUCKET_VALUES:
             groups.append([])
         groups[-1].append(parameter)
-    sizes = [_aligned(_aligned(sum(p.numel() for p in group)) + NUM_TALLIES) for group in groups]
+    sizes = [_aligned(_aligned(sum(p.numel() for p in group)) + NUM_BEHIND) for group in groups]
     words = torch.zeros(sum(sizes), dtype=torch.int64, device=parameters[0].device)
     return words, [_Bucket(group, part) for group, part in zip(groups, torch.split(words, sizes), strict=True)]
 

@@ -17,6 +17,8 @@ from training.world import World
 class FastSum:
     """Sums the gradients of a step's microbatches over microbatches and ranks; `parallel` is the model to call."""
 
+    is_wrong = False  # a sum of floats has no hash by which to know
+
     def __init__(self, model: nn.Module, world: World, device: torch.device, device_ids: list[int] | None) -> None:
         # DDP divides the sum over ranks by their number; the loss is already a share of the whole batch.
         self.loss_factor = float(world.size)

@@ -3,10 +3,10 @@
 Weights and optimizer moments are tensors under their names (safetensors); everything else is JSON. Nothing is pickled,
 so a checkpoint from a stranger's bucket cannot run code. Of weights that are not trained the index has the hashes
 alone. Each rank writes a share of the files; when the ranks have agreed at a step boundary that all are in the store,
-the first one writes the index. Invariant: a checkpoint is the state at one step boundary; one that is not finished is
-never found, and none is begun before every rank's thread is done with the one before: until then it may read the
-buffers. A save of the best model so far that failed is made again from these, until it is there, or a better model is,
-or the next save has waited for long enough.
+and have compared the state that they are of, the first one writes the index. Invariant: a checkpoint is the state at
+one step boundary, and all ranks had the same; one that is not finished is never found, and none is begun before every
+rank's thread is done with the one before: until then it may read the buffers. A save of the best model so far that
+failed is made again from these, until it is there, or a better model is, or the next save has waited for long enough.
 """
 
 import math
@@ -35,6 +35,7 @@ from storage.runs.rollbacks.positions import end_position, skipped_ranges
 from storage.runs.run_state import SaveFigures
 from training.checkpointing.exchange import add_digests, first_trouble
 from training.checkpointing.snapshot import Snapshot
+from training.checkpointing.state_hashes import StateHashes
 from training.checkpointing.state_tensors import HostFile, StateTensors, share_of
 from training.checkpointing.versions import read_versions
 from training.checkpointing.writer import SECONDS_OF_ATTEMPTS, CheckpointWriter, SavePart, Writing, WrittenPart, attempt
@@ -69,6 +70,7 @@ class _Save:
     validated_step: int | None
     path: str
     tensors: StateTensors
+    hashes: StateHashes
     num_tables: int
     num_parts: int
     began: float
@@ -144,7 +146,7 @@ class Checkpointer:
     def begin(self) -> None:
         """Copy the state at this step boundary, and have the copy written beside training."""
         save = self._save = self._start()
-        self._snapshot.take(save.tensors)
+        self._snapshot.take(save.tensors, save.hashes)
         save.part = self._own_part(save, self._snapshot.own)
         self._begin_files(save.part)
         self._mark_saved()
@@ -152,7 +154,7 @@ class Checkpointer:
 
     def _begin_files(self, part: SavePart) -> None:
         def write(given_up: threading.Event) -> WrittenPart:
-            self._snapshot.wait()
+            self._snapshot.finish()
             return self._writer.write(part, given_up)
 
         self._writer.start(write)
@@ -177,10 +179,11 @@ class Checkpointer:
     def save_now(self, is_on_cadence: bool = False) -> None:
         """Write the state while all ranks wait. A save under way is given up: this one is newer.
 
-        Raises `StoreError` on every rank if one of them could not write.
+        Raises `StoreError` on every rank if one of them could not write, `UnequalRanksError` if their states differ.
         """
         self._give_up()
         save = self._start()
+        save.hashes.read()
         own = (HostFile(file) for file in share_of(save.tensors.files, self._world))
         part = self._own_part(save, (file.filled_from(save.tensors) for file in own))
         index = self._make_index(save, self._write_now(save, part))
@@ -202,8 +205,10 @@ class Checkpointer:
             self._parts.append(sealed)
         path = checkpoint_path(self._spec.run, self._state.step, self._spec.fence)
         tensors = self._tensors()
+        hashes = StateHashes(tensors, self._world, self._trainer.device)
         num_tables, num_parts = len(self._tables), len(self._parts)
-        return _Save(self._state.step, self._state.validated_step, path, tensors, num_tables, num_parts, began)
+        step, validated_step = self._state.step, self._state.validated_step
+        return _Save(step, validated_step, path, tensors, hashes, num_tables, num_parts, began)
 
     def _prepare(self) -> None:
         """Allocate the buffers once the optimizer has its state: after the first step, not within the first save."""
@@ -215,9 +220,10 @@ class Checkpointer:
 
     def _own_part(self, save: _Save, files: Iterable[HostFile]) -> SavePart:
         if not self._world.is_first:
-            return SavePart(save.path, files)
-        state = canonical_json(self._state_dict())
-        return SavePart(save.path, files, state, self._parts.copy(), self._ledger, self._next_ledger_part())
+            return SavePart(save.path, files, note=save.hashes.add_file)
+        state, history = canonical_json(self._state_dict()), self._parts.copy()
+        next_ledger = self._next_ledger_part()
+        return SavePart(save.path, files, state, history, self._ledger, next_ledger, save.hashes.add_file)
 
     def _write_now(self, save: _Save, part: SavePart) -> WrittenPart:
         written, trouble = None, None
@@ -333,7 +339,11 @@ class Checkpointer:
         return header, pa.concat_tables(self._tables)
 
     def _make_index(self, save: _Save, written: WrittenPart) -> CheckpointIndex:
-        """A collective: each rank knows the hashes of its own files. Only the first one's index is whole."""
+        """A collective: each rank knows the hashes of its own files. Only the first one's index is whole.
+
+        Raises `UnequalRanksError` on every rank alike: without an index there is no checkpoint.
+        """
+        save.hashes.require_equal(save.step)
         files, tensors_of_model = save.tensors.files, self._trainer.model.state_dict().keys()
         own = {name: bytes.fromhex(file.sha256) for name, file in written.files.items()}
         digests = add_digests([own.get(file.name) for file in files], self._world)

@@ -45,7 +45,8 @@ class SavePart:
     """What one rank writes of a checkpoint in the folder `path`; what has a default is the first rank's.
 
     `ledger` is the part written last, `next_ledger` the one that this save adds, if any; `history` are the parts of the
-    history that `state` builds on and that no checkpoint vouches for yet.
+    history that `state` builds on and that no checkpoint vouches for yet. `note` is called with each file before it is
+    put.
     """
 
     path: str
@@ -54,6 +55,7 @@ class SavePart:
     history: Sequence[SealedPart] = ()
     ledger: LedgerPart | None = None
     next_ledger: tuple[LedgerHeader, pa.Table] | None = None
+    note: Callable[[HostFile], object] = lambda file: None
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ class CheckpointWriter:
             header, table = part.next_ledger
             ledger = attempt(lambda: write_ledger_part(self._store, header, table, scratch), given_up)
         for file in part.files:
+            part.note(file)
             name = file.layout.name
             files[name] = self._put(f"{part.path}/{name}", file.data.numpy().data, scratch / name, given_up)
         for sealed in part.history:

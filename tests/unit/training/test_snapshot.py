@@ -19,6 +19,7 @@ from storage.checkpoints.tensor_layout import TensorKind, lay_out
 from storage.objects.direct_io import BLOCK_BYTES
 from training.checkpointing.host_memory import HostMemory
 from training.checkpointing.snapshot import Snapshot
+from training.checkpointing.state_hashes import StateHashes
 from training.checkpointing.state_tensors import HostFile, StateTensors
 from training.optim.adamw import AdamW
 from training.optim.kernels import Group
@@ -91,6 +92,10 @@ def state_of(model: nn.Module) -> StateTensors:
     return StateTensors(cast(Trainer, SimpleNamespace(model=model, optimization=optimization)))
 
 
+def take(snapshot: Snapshot, state: StateTensors) -> None:
+    snapshot.take(state, StateHashes(state, WORLD, torch.device("cpu")))
+
+
 def snapshot_of(model: nn.Module, device: torch.device) -> tuple[Snapshot, AdamW]:
     optimizer = AdamW([Group(params=list(model.parameters()), weight_decay=0.0, rate_factor=1.0)], betas=(0.9, 0.999))
     return Snapshot(WORLD, device, optimizer), optimizer
@@ -142,7 +147,7 @@ def test_from_a_gpu_the_copy_follows_the_step_and_the_next_change_of_the_weights
     sizes = [call[2] for call in cuda.calls if call[0] == "register"]
     assert sizes == [file.num_bytes for file in state.files]
     cuda.calls.clear()
-    snapshot.take(state)
+    take(snapshot, state)
     assert cuda.calls == [("saving", "waits for", "training"), ("saving", "records event")]
     cuda.calls.clear()
     optimizer.step()
@@ -152,9 +157,9 @@ def test_from_a_gpu_the_copy_follows_the_step_and_the_next_change_of_the_weights
 def test_the_thread_that_writes_is_on_the_rank_s_own_gpu_before_it_waits_for_the_copy(cuda: RecordedCuda) -> None:
     model = nn.Linear(4, 8)
     snapshot, _ = snapshot_of(model, GPU)
-    snapshot.take(state_of(model))
+    take(snapshot, state_of(model))
     cuda.calls.clear()
-    writer = threading.Thread(target=snapshot.wait)
+    writer = threading.Thread(target=snapshot.finish)
     writer.start()
     writer.join()
     assert cuda.calls == [("set device", GPU), ("wait for event",)]
@@ -166,7 +171,7 @@ def test_buffers_that_are_replaced_are_released_after_the_last_copy_to_them(
 ) -> None:
     model = nn.Linear(4, 8)
     snapshot, _ = snapshot_of(model, GPU)
-    snapshot.take(state_of(model))
+    take(snapshot, state_of(model))
     old = [file.data.data_ptr() for file in snapshot.own]
     cuda.calls.clear()
     monkeypatch.setattr(tensor_layout, "FILE_BYTES", 64)
@@ -180,12 +185,12 @@ def test_buffers_that_are_replaced_are_released_after_the_last_copy_to_them(
 def test_on_a_cpu_the_copy_is_there_at_once_and_stays_as_it_is() -> None:
     model = nn.Linear(4, 8)
     snapshot, _ = snapshot_of(model, torch.device("cpu"))
-    snapshot.take(state_of(model))
+    take(snapshot, state_of(model))
     before = {file.layout.name: bytes(file.data.numpy()) for file in snapshot.own}
     with torch.no_grad():
         model.weight.add_(1)
     assert {file.layout.name: bytes(file.data.numpy()) for file in snapshot.own} == before
-    snapshot.take(state_of(model))
+    take(snapshot, state_of(model))
     assert bytes(snapshot.own[0].data.numpy()) != before[snapshot.own[0].layout.name]
 
 

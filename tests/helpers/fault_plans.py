@@ -81,6 +81,23 @@ class StepFault:
 
 
 @dataclass(frozen=True)
+class FlipFault:
+    """One bit changes in the memory of a rank at this step, counted from 0.
+
+    weights, moments: of the model or of the optimizer, when the step is done. sum: of the gradients' sum over ranks,
+    when this rank has received it. sent: of its own part of that, when it is about to be sent. `bit` counts through all
+    of it, and begins again at its end.
+    """
+
+    of: Literal["weights", "moments", "sum", "sent"]
+    rank: int
+    step: int
+    bit: int
+    times: int | None = 1
+    kind: Literal["flip"] = "flip"
+
+
+@dataclass(frozen=True)
 class ClockFault:
     """Python's clock is off by so many seconds in every process of the command."""
 
@@ -98,8 +115,10 @@ class HostFault:
     kind: Literal["host"] = "host"
 
 
-Fault = FileFault | StepFault | ClockFault | HostFault
-KINDS: dict[str, type[Fault]] = {"file": FileFault, "step": StepFault, "clock": ClockFault, "host": HostFault}
+Fault = FileFault | StepFault | FlipFault | ClockFault | HostFault
+KINDS: dict[str, type[Fault]] = {
+    "file": FileFault, "step": StepFault, "flip": FlipFault, "clock": ClockFault, "host": HostFault,
+}  # fmt: skip
 
 
 class HasEnvironment(Protocol):

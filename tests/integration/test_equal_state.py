@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from storage.checkpoints.checkpoints import hash_weights
 from tests.helpers.commands import Runner
@@ -23,6 +24,7 @@ from tests.helpers.processes import train_segment
 from tests.helpers.tiny_runs import write_tiny_configuration
 from tests.helpers.training import read_log, train_forked
 from training.spec import SegmentSpec
+from training.trainer import Trainer
 from training.world import World
 
 SAVED_AT = 5  # the first checkpoint of a segment of `Runs`
@@ -103,6 +105,29 @@ def test_a_bit_that_changed_before_it_was_sent_is_noticed_by_all(tmp_path: Path,
     fault = flip("sent", chance.randrange(3), 6, chance)
     cause = fail(Runs(tmp_path), 3, fault)
     assert cause.startswith("In step 7 all ranks received another sum of the gradients than "), fault
+
+
+def with_an_infinite_weight(spec: SegmentSpec, world: World) -> Any:
+    """One of the second rank's weights becomes infinite before the third step."""
+    take_step = Trainer.take_step
+
+    def flip_and_take_step(trainer: Trainer, step: int, microbatches: Any) -> Any:
+        if (step, world.rank) == (2, 1):
+            trainer.model.get_parameter("head.weight").detach().view(-1)[0] = torch.inf
+        return take_step(trainer, step, microbatches)
+
+    Trainer.take_step = flip_and_take_step  # type: ignore[method-assign]
+    return train_segment(spec, world)
+
+
+def test_a_change_that_looks_like_a_divergence_is_no_reason_to_leave_out_samples(tmp_path: Path) -> None:
+    """Long before the next save the gradient is not finite: the ranks compare before they change their weights."""
+    runs = Runs(tmp_path)
+    spec = runs.next_spec(3, every_steps=100)
+    outcome = train_forked(spec, runs.store, with_an_infinite_weight)
+    assert (outcome.outcome, outcome.is_final) == ("failed", False), f"{outcome}\n{read_log(spec)}"
+    assert "At step 2 not all ranks have the same state" in outcome.cause
+    assert ": rank 1 differs from most of the 3 ranks in the weights 'head.weight', of " in outcome.cause
 
 
 def test_ranks_that_are_alone_compare_nothing(tmp_path: Path, chance: random.Random) -> None:

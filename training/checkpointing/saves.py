@@ -205,7 +205,8 @@ class Checkpointer:
             self._parts.append(sealed)
         path = checkpoint_path(self._spec.run, self._state.step, self._spec.fence)
         tensors = self._tensors()
-        hashes = StateHashes(tensors, self._world, self._trainer.device)
+        own = share_of(tensors.files, self._world)
+        hashes = StateHashes(tensors, own, self._world, self._trainer.device)
         num_tables, num_parts = len(self._tables), len(self._parts)
         step, validated_step = self._state.step, self._state.validated_step
         return _Save(step, validated_step, path, tensors, hashes, num_tables, num_parts, began)

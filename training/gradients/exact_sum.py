@@ -88,6 +88,8 @@ class ExactSum:
     loss_factor = 1.0
     # Whether this rank received another sum in this step than the ranks had sent. Nothing may come of that step.
     is_wrong = False
+    # Whether the step's gradient is not finite, on all ranks alike; with a gradient scaler that is its business.
+    is_not_finite = False
 
     def __init__(self, model: nn.Module, num_microbatches: int, optimization: Optimization, world: World) -> None:
         self.parallel = model
@@ -116,6 +118,7 @@ class ExactSum:
         gradient that is not finite is not tried again. Makes the CPU wait for the GPU, as a gradient scaler does. A
         collective when a step is tried again.
         """
+        self.is_not_finite = False
         self._begin(self._usual)
         yield
         if self._own_part is not None:
@@ -123,6 +126,7 @@ class ExactSum:
         if not self._is_outside():
             return
         wider = self._usual.widened(self._find_largest(), self._loss_scale)
+        self.is_not_finite = wider is None and not self._optimization.scaler.is_enabled()
         if wider is not None:
             self._begin(wider)
             yield

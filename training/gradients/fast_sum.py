@@ -18,6 +18,7 @@ class FastSum:
     """Sums the gradients of a step's microbatches over microbatches and ranks; `parallel` is the model to call."""
 
     is_wrong = False  # a sum of floats has no hash by which to know
+    is_not_finite = False  # nobody looks before the weights are changed
 
     def __init__(self, model: nn.Module, world: World, device: torch.device, device_ids: list[int] | None) -> None:
         # DDP divides the sum over ranks by their number; the loss is already a share of the whole batch.

@@ -18,7 +18,7 @@ class OnlyGradient:
     """In place of a sum, where a step has one microbatch, and so one rank; `parallel` is the model to call."""
 
     loss_factor = 1.0
-    is_wrong = False  # nothing travels
+    is_wrong = is_not_finite = False  # nothing travels, and there is no other rank to compare with
 
     def __init__(self, model: nn.Module, optimization: Optimization) -> None:
         self.parallel = model

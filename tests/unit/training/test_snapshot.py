@@ -93,7 +93,7 @@ def state_of(model: nn.Module) -> StateTensors:
 
 
 def take(snapshot: Snapshot, state: StateTensors) -> None:
-    snapshot.take(state, StateHashes(state, WORLD, torch.device("cpu")))
+    snapshot.take(state, StateHashes(state, state.files, WORLD, torch.device("cpu")))
 
 
 def snapshot_of(model: nn.Module, device: torch.device) -> tuple[Snapshot, AdamW]:

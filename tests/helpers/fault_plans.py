@@ -20,6 +20,7 @@ INJECTED = ROOT / "tests" / "faults" / "injected"
 FOLDER_VARIABLE = "HOLDFAST_TEST_FAULTS"
 
 Role = Literal["command", "launcher", "rank"]
+Memory = Literal["weights", "moments", "sum", "sent"]
 Operation = Literal["read", "open", "write", "fsync", "link", "rename", "unlink", "mkdir", "rmdir"]
 # Who gets SIGKILL. process: the one that meets the fault. launcher, command: the agent, the flow. machine: the command
 # and all its processes at once. power: the same, and what the process that meets it had not synced to disk is lost.
@@ -89,7 +90,7 @@ class FlipFault:
     of it, and begins again at its end.
     """
 
-    of: Literal["weights", "moments", "sum", "sent"]
+    of: Memory
     rank: int
     step: int
     bit: int
@@ -178,6 +179,10 @@ class FaultPlan:
     def spike(self, row: int) -> "FaultPlan":
         """This row of the training split makes the loss leap, each time a rank meets it."""
         return self.having(StepFault("spike", row=row, times=None))
+
+    def flip(self, of: Memory, rank: int, step: int, bit: int) -> "FaultPlan":
+        """A bit changes in the memory of a rank."""
+        return self.having(FlipFault(of, rank, step, bit))
 
     def clock(self, offset_seconds: float) -> "FaultPlan":
         """The clock is set forward, or back where it is negative."""

@@ -5,7 +5,6 @@ What the hash shows of all possible changes is in `unit/training/test_linear_has
 
 import random
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ import torch
 from storage.checkpoints.checkpoints import hash_weights
 from tests.helpers.commands import Runner
 from tests.helpers.elastic_runs import Runs, require_the_same
-from tests.helpers.fault_plans import FaultPlan, FlipFault, read_fired
+from tests.helpers.fault_plans import FaultPlan, FlipFault, Memory, read_fired
 from tests.helpers.injected_flips import install_flips
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.processes import train_segment
@@ -32,13 +31,14 @@ NOT_EQUAL = f"At step {SAVED_AT} not all ranks have the same state, so no checkp
 
 
 @pytest.fixture
-def chance() -> Iterator[random.Random]:
+def chance() -> random.Random:
     seed = random.randrange(2**32)
     print(f"bits of seed {seed}")  # shown when a test fails
     return random.Random(seed)
 
 
-def flip(of: Any, rank: int, step: int, chance: random.Random) -> FlipFault:
+def flip(of: Memory, rank: int, step: int, chance: random.Random) -> FlipFault:
+    """Of a bit at a random place."""
     return FlipFault(of, rank, step, chance.randrange(2**48))
 
 
@@ -68,7 +68,7 @@ def fail(runs: Runs, ranks: int, fault: FlipFault, **train: Any) -> str:
     ],
 )
 def test_a_bit_that_changed_in_a_rank_ends_the_segment_at_the_next_save_and_names_the_rank(
-    of: str, background: bool, sum: str, tmp_path: Path, chance: random.Random
+    of: Memory, background: bool, sum: str, tmp_path: Path, chance: random.Random
 ) -> None:
     """The save is begun at the boundary after the change; beside training it may end some steps later."""
     rank = chance.randrange(3)
@@ -116,7 +116,7 @@ def with_an_infinite_weight(spec: SegmentSpec, world: World) -> Any:
             trainer.model.get_parameter("head.weight").detach().view(-1)[0] = torch.inf
         return take_step(trainer, step, microbatches)
 
-    Trainer.take_step = flip_and_take_step  # type: ignore[method-assign]
+    Trainer.take_step = flip_and_take_step  # type: ignore[method-assign, assignment]
     return train_segment(spec, world)
 
 

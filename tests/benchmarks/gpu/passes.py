@@ -18,6 +18,7 @@ from tests.benchmarks.timing import seconds_of
 from training.determinism import pin_numerics
 from training.gradients import fixed_point
 from training.gradients.fixed_point import NUM_TALLIES, FixedPoint
+from training.linear_hash import ROW_WORDS, hash_of_bits, linear_hash
 from training.optim.adamw import AdamW
 from training.optim.kernels import Group
 
@@ -43,6 +44,9 @@ def main() -> None:
     if device.type == "cuda":
         fixed_point._gpu_kernel = lambda: None  # type: ignore[assignment]
         found["of the same by torch's operators"] = _time_sum(total, gradient, device)
+    hashed = total[: num_values // ROW_WORDS * ROW_WORDS]
+    found["of the hash of a sum, which a step takes twice"] = _milliseconds(lambda: linear_hash(hashed), device)
+    found["of the hash of fp32 weights"] = _milliseconds(lambda: hash_of_bits(gradient), device)
     parameter = nn.Parameter(torch.zeros_like(gradient))
     parameter.grad = gradient
     optimizer = AdamW([Group(params=[parameter], weight_decay=0.01, rate_factor=1.0)], (0.9, 0.98))

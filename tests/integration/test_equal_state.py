@@ -26,6 +26,7 @@ from training.spec import SegmentSpec
 from training.trainer import Trainer
 from training.world import World
 
+NUM_RANDOM = 8
 SAVED_AT = 5  # the first checkpoint of a segment of `Runs`
 NOT_EQUAL = f"At step {SAVED_AT} not all ranks have the same state, so no checkpoint was made of it: "
 
@@ -128,6 +129,32 @@ def test_a_change_that_looks_like_a_divergence_is_no_reason_to_leave_out_samples
     assert (outcome.outcome, outcome.is_final) == ("failed", False), f"{outcome}\n{read_log(spec)}"
     assert "At step 2 not all ranks have the same state" in outcome.cause
     assert ": rank 1 differs from most of the 3 ranks in the weights 'head.weight', of " in outcome.cause
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("of", ["weights", "moments", "sum", "sent"])
+@pytest.mark.parametrize("sum", ["exact", "fast"])
+def test_bits_at_random_places_and_steps_are_found_each_time(
+    of: Memory, sum: str, tmp_path: Path, chance: random.Random
+) -> None:
+    """Up to four steps before the save. A change that has gone by then, to the bit, is in no checkpoint either."""
+    if sum == "fast" and of in ("sum", "sent"):
+        pytest.skip("floats have no such check")
+    runs, num_gone = Runs(tmp_path), 0
+    undisturbed = runs.train(3, sum=sum, steps=SAVED_AT)[SAVED_AT]
+    for _ in range(NUM_RANDOM):
+        fault = flip(of, chance.randrange(3), chance.randrange(SAVED_AT), chance)
+        spec = runs.next_spec(3, sum=sum, steps=SAVED_AT, background=chance.random() < 0.5)
+        outcome = train_forked(spec, runs.store, partial(with_a_flip, fault=fault))
+        if outcome.outcome == "completed":
+            num_gone += 1
+            require_the_same(runs.checkpoints_of(spec)[SAVED_AT], undisturbed, runs)
+            continue
+        assert outcome.outcome == "failed" or (sum == "fast" and outcome.outcome == "diverged"), f"{fault} {outcome}"
+        assert runs.checkpoints_of(spec) == {}
+        named = "all ranks" if of == "sent" else f"rank {fault.rank}"
+        assert named in outcome.cause or outcome.outcome == "diverged", f"{fault} {outcome}"
+    assert num_gone <= (NUM_RANDOM // 2 if of == "moments" else 0)
 
 
 def test_ranks_that_are_alone_compare_nothing(tmp_path: Path, chance: random.Random) -> None:

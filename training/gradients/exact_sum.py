@@ -148,7 +148,8 @@ class ExactSum:
     def take_tallies(self, _norm: Tensor) -> Tensor:
         """Terms outside the range, and values that rounded to zero, of the step: int64 [2], the same on every rank.
 
-        In fp16 overflow is the gradient scaler's business: it sees the NaN and skips the step.
+        In fp16 overflow is the gradient scaler's business: it sees the NaN and skips the step. Of a wrong sum, for which
+        the ranks end at this boundary, it is not told either.
         """
         tallies = self._tallies()
         if self._optimization.scaler.is_enabled() or self.is_wrong:
@@ -167,7 +168,7 @@ class ExactSum:
 
     def _is_outside(self) -> bool:
         """Whether a gradient was outside the range, as far as that is known: of a wrong sum it is not."""
-        read = torch.cat([self._tallies()[OUTSIDE:][:1], self._num_wrong])
+        read = torch.cat([self._tallies()[OUTSIDE : OUTSIDE + 1], self._num_wrong])
         with self._world.rank_status.waiting_for_ranks(Collective.GRADIENTS):
             num_outside, num_wrong = read.tolist()
         self.is_wrong = num_wrong > 0

@@ -148,8 +148,8 @@ class ExactSum:
     def take_tallies(self, _norm: Tensor) -> Tensor:
         """Terms outside the range, and values that rounded to zero, of the step: int64 [2], the same on every rank.
 
-        In fp16 overflow is the gradient scaler's business: it sees the NaN and skips the step. Of a wrong sum, for which
-        the ranks end at this boundary, it is not told either.
+        In fp16 overflow is the gradient scaler's business: it sees the NaN and skips the step. Of a wrong sum it is not
+        told either: for that the ranks end at this boundary.
         """
         tallies = self._tallies()
         if self._optimization.scaler.is_enabled() or self.is_wrong:

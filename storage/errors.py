@@ -110,6 +110,10 @@ class RunHandedOverError(RunStoppedError):
     """Prefect begins the same flow run again, in another process: that one goes on with the run and sets its state."""
 
 
+class UnequalRanksError(HoldfastError):
+    """Ranks have not the same where they must: a memory, a processor or the network between them changed bits."""
+
+
 class SegmentFailedError(HoldfastError):
     """A segment ended as `failed` or `lost`: trying again may help. The message carries its cause."""
 

@@ -11,6 +11,7 @@ from itertools import count, takewhile
 
 import torch
 
+from training.checkpointing.equality import wrong_sum
 from training.checkpointing.writer import Writing
 from training.collectives import receive, send
 from training.rank_status import Collective
@@ -29,26 +30,40 @@ class BoundaryDecision:
 
 
 class Agreement:
-    """Compares the ranks' flags. The first rank's clock is the clock of the segment."""
+    """Compares the ranks' flags. The first rank's clock is the clock of the segment.
 
-    def __init__(self, world: World, flag: StopFlag, newest_view: Callable[[], int] = lambda: 0) -> None:
+    `newest_view` gives the number of the newest view that this rank knows of, `wrong_step` the step in which it
+    received a wrong sum, 0 if in none.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        flag: StopFlag,
+        newest_view: Callable[[], int] = lambda: 0,
+        wrong_step: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._world = world
         self._flag = flag
         self._newest_view = newest_view
+        self._wrong_step = wrong_step
 
     def decide(self, save_is_due: bool = False, writing: Writing = Writing.DONE) -> BoundaryDecision:
         """A collective: every rank calls it at the same boundary and gets the same answer.
 
-        `writing` is the state of the save under way on this rank.
+        `writing` is the state of the save under way on this rank. Raises `UnequalRanksError` on every rank alike if one
+        of them received a wrong sum.
         """
         reason = self._flag.reason()
         if reason is StopReason.BUDGET and not self._world.is_first:
             reason = StopReason.NONE
         is_first = self._world.is_first
         view = self._newest_view() if is_first else 0
-        words = torch.tensor([reason, int(save_is_due and is_first), writing, view])
+        words = torch.tensor([reason, int(save_is_due and is_first), writing, view, self._wrong_step()])
         _take_greatest(words, self._world)
-        stop, save, most_busy, view = words.tolist()
+        stop, save, most_busy, view, wrong_step = words.tolist()
+        if wrong_step:
+            raise wrong_sum(wrong_step, self._wrong_step() > 0, self._world)
         return BoundaryDecision(StopReason(stop), bool(save), Writing(most_busy), view)
 
 

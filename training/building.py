@@ -5,6 +5,7 @@ over afterwards.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import nn
 
@@ -16,6 +17,7 @@ from training.batches.seeds import seed_initial_weights
 from training.batches.source import BatchSource
 from training.checkpointing.restoring import Restorer
 from training.checkpointing.saves import Checkpointer
+from training.checkpointing.state_hashes import require_equal_now
 from training.data.reading import SampleReader
 from training.data.waiting import StoreWait, wait_of
 from training.determinism import pin_attention
@@ -54,6 +56,8 @@ def build_segment(
 ) -> Segment:
     """All that training needs, at step 0. Raises `ConfigurationError`."""
     trainer = make_trainer(spec, dataset, precision, world, reporter.noted if world.is_first else print)
+    # A bit that changed in one rank's memory may look like a divergence, which would cost samples.
+    trainer.before_divergence = state.curve.before_divergence = partial(require_equal_now, trainer, world)
     least_bytes = least_checkpoint_bytes(trainer.model, trainer.optimization, bool(spec.frozen))
     require_budget(spec.checkpoint, least_bytes)
     return Segment(
@@ -67,7 +71,7 @@ def build_segment(
         ),
         checkpointer=Checkpointer(spec, world, store, trainer, state, reporter, dataset.splits["train"].num_rows),
         restorer=Restorer(store, world, trainer),
-        agreement=Agreement(world, flag, membership.newest),
+        agreement=Agreement(world, flag, membership.newest, lambda: trainer.wrong_step),
         reporter=reporter,
         flag=flag,
         membership=membership,

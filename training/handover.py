@@ -2,7 +2,8 @@
 
 All ranks do the same in the same order, so at the moment when a rank dies the others differ by one step at most, or by
 what is done between two steps. What shows how far a rank has come is compared here. Invariant: training goes on in a
-view only when all its members have the same state; a rank that was given a part of one has none.
+view only when all its members have the same state; a rank that was given a part of one has none. Who was given one
+is compared with who gave it, bit for bit; and what a wrong sum has changed is given to nobody.
 """
 
 import json
@@ -11,6 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from training.checkpointing.equality import wrong_sum
+from training.checkpointing.state_hashes import require_equal_now
 from training.collectives import all_reduce, broadcast
 from training.parts import Segment
 from training.rank_status import Collective
@@ -32,6 +35,7 @@ class Standing(NamedTuple):
     misses_only_index: int
     is_beyond_repair: int
     owes_save: int
+    wrong_step: int
 
     @property
     def position(self) -> tuple[int, ...]:
@@ -41,12 +45,15 @@ class Standing(NamedTuple):
 def take_over(segment: Segment) -> None:
     """Give all members the state of the one that has come furthest, and deal what there is to do anew. A collective.
 
-    Raises `CannotGoOnError` on all of them alike where none has a state, or the best model would be lost.
+    Raises `CannotGoOnError` on all of them alike where none has a state, or the best model would be lost, and
+    `UnequalRanksError` where one has received a wrong sum, or not all have the same in the end.
     """
     all_standings = _compare(segment)
     furthest = max(range(len(all_standings)), key=lambda rank: (all_standings[rank].position, -rank))
     if not all_standings[furthest].has_state:
         raise CannotGoOnError("No rank is left that has the state of training.")
+    if wrong_step := max(standing.wrong_step for standing in all_standings):
+        raise wrong_sum(wrong_step, segment.trainer.wrong_step > 0, segment.world)
     are_behind = [standing.position != all_standings[furthest].position for standing in all_standings]
     is_same = not any(are_behind)
     save_goes_on = is_same and all(standing.misses_only_index for standing in all_standings)
@@ -54,6 +61,7 @@ def take_over(segment: Segment) -> None:
         raise CannotGoOnError("A rank died that wrote a share of the best model's checkpoint, which is not there yet.")
     if not is_same:
         _give_state(segment, furthest, are_behind[segment.world.rank])
+        require_equal_now(segment.trainer, segment.world, segment.state.step)
     _settle_save(segment, all_standings, save_goes_on)
     segment.source.deal_anew(segment.state.step)
     segment.checkpointer.deal_anew()
@@ -70,7 +78,7 @@ def _compare(segment: Segment) -> list[Standing]:
 def _standing_of(segment: Segment) -> Standing:
     state, checkpointer, records = segment.state, segment.checkpointer, segment.checkpointer.records
     if not segment.membership.has_state:
-        return Standing(0, NO_STEP, 0, 0, NO_STEP, 0, 0, 0, 0, 0)
+        return Standing(0, NO_STEP, 0, 0, NO_STEP, 0, 0, 0, 0, 0, 0)
     return Standing(
         has_state=1,
         step=state.step,
@@ -82,6 +90,7 @@ def _standing_of(segment: Segment) -> Standing:
         misses_only_index=int(checkpointer.misses_only_the_index),
         is_beyond_repair=int(checkpointer.is_beyond_repair),
         owes_save=int(segment.save_is_owed),
+        wrong_step=segment.trainer.wrong_step,
     )
 
 
@@ -128,7 +137,7 @@ def _pass_words(segment: Segment, source: int, told: dict[str, Any] | None) -> d
 
 def _tell(segment: Segment) -> dict[str, Any]:
     """What is no tensor. Raises `DivergedError` where the losses that were not read yet say so."""
-    segment.state.curve.collect(segment.state.step)
+    segment.state.curve.read(segment.state.step)
     steps, _ = segment.trainer.consumption.as_words()
     return {
         "state": segment.state.state_dict(),

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from storage.errors import ConfigurationError, DeviceMissingError, IncompatibleRunError
+from storage.errors import ConfigurationError, DeviceMissingError, IncompatibleRunError, UnequalRanksError
 from storage.objects.store import Store
 from storage.runs.holders import find_process
 from storage.runs.kept_outcomes import Launch, keep_outcome
@@ -110,6 +110,9 @@ class Ending:
             raise
         except MicrobatchOutOfMemoryError as error:
             self.write("failed", f"{self._world.label}: {error}", recomputing_helps=error.recomputing_helps)
+            raise
+        except UnequalRanksError as error:
+            self.write("failed", str(error))  # which ranks, it says itself: all raise it
             raise
         except Exception as error:
             self.write("failed", f"{self._world.label}: {describe_failure(error)}")

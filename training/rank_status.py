@@ -41,6 +41,8 @@ class Collective(StrEnum):
     BOUNDARY = "the decision at the step's boundary"
     PREDICTIONS = "each other's predictions"
     DIGESTS = "the digests of a checkpoint's files"
+    HASHES = "the hashes of weights and optimizer"
+    LABELS = "the names of ranks that differ"
     TROUBLE = "word whether saving or restoring went well"
     STATE = "the state of the rank that is furthest"
     VIEW = "the ranks that are left"

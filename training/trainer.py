@@ -4,7 +4,7 @@ Invariant: what `take_step` does depends on the weights, the optimizer's state, 
 nothing that happened before in this process.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +46,10 @@ class Trainer:
         self.optimization = Optimization(model, config, precision.device, rollbacks, source.rate_factors(model))
         self._receipts = ReceiptWords(config.microbatches, config.batch_size)
         self.consumption = Consumption(self._receipts)
+        # The step, counted from 1, in which this rank received a wrong sum; 0 if in none.
+        self.wrong_step = 0
+        # What all ranks do at a step, counted from 0, of which no weights could come, while they still have theirs.
+        self.before_divergence: Callable[[int], None] = lambda step: None
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self._source = source
         self._config = config
@@ -66,6 +70,10 @@ class Trainer:
             self._sum.receipts[self._config.microbatches :].copy_(of_samples, non_blocking=True)
             for microbatch in microbatches:
                 self._add_gradient(step, microbatch, is_last=microbatch is microbatches[-1])
+        if self._sum.is_not_finite:
+            self.before_divergence(step)
+        if self._sum.is_wrong:
+            self.wrong_step = step + 1
         norm = self.optimization.step(step)
         words = self._sum.receipts.clone()  # the next step overwrites them
         self.consumption.record(step, words)

@@ -20,6 +20,7 @@ INJECTED = ROOT / "tests" / "faults" / "injected"
 FOLDER_VARIABLE = "HOLDFAST_TEST_FAULTS"
 
 Role = Literal["command", "launcher", "rank"]
+Memory = Literal["weights", "moments", "sum", "sent"]
 Operation = Literal["read", "open", "write", "fsync", "link", "rename", "unlink", "mkdir", "rmdir"]
 # Who gets SIGKILL. process: the one that meets the fault. launcher, command: the agent, the flow. machine: the command
 # and all its processes at once. power: the same, and what the process that meets it had not synced to disk is lost.
@@ -88,6 +89,23 @@ class StepFault:
 
 
 @dataclass(frozen=True)
+class FlipFault:
+    """One bit changes in the memory of a rank at this step, counted from 0.
+
+    weights, moments: of the model or of the optimizer, when the step is done. sum: of the gradients' sum over ranks,
+    when this rank has received it. sent: of its own part of that, when it is about to be sent. `bit` counts through all
+    of it, and begins again at its end.
+    """
+
+    of: Memory
+    rank: int
+    step: int
+    bit: int
+    times: int | None = 1
+    kind: Literal["flip"] = "flip"
+
+
+@dataclass(frozen=True)
 class ClockFault:
     """Python's clock is off by so many seconds in every process of the command."""
 
@@ -105,8 +123,10 @@ class HostFault:
     kind: Literal["host"] = "host"
 
 
-Fault = FileFault | StepFault | ClockFault | HostFault
-KINDS: dict[str, type[Fault]] = {"file": FileFault, "step": StepFault, "clock": ClockFault, "host": HostFault}
+Fault = FileFault | StepFault | FlipFault | ClockFault | HostFault
+KINDS: dict[str, type[Fault]] = {
+    "file": FileFault, "step": StepFault, "flip": FlipFault, "clock": ClockFault, "host": HostFault,
+}  # fmt: skip
 
 
 class HasEnvironment(Protocol):
@@ -166,6 +186,10 @@ class FaultPlan:
     def spike(self, row: int) -> "FaultPlan":
         """This row of the training split makes the loss leap, each time a rank meets it."""
         return self.having(StepFault("spike", row=row, times=None))
+
+    def flip(self, of: Memory, rank: int, step: int, bit: int) -> "FaultPlan":
+        """A bit changes in the memory of a rank."""
+        return self.having(FlipFault(of, rank, step, bit))
 
     def clock(self, offset_seconds: float) -> "FaultPlan":
         """The clock is set forward, or back where it is negative."""

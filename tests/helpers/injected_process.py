@@ -19,6 +19,7 @@ from tests.helpers.fault_plans import (
     Fault,
     FaultPlan,
     FileFault,
+    FlipFault,
     HostFault,
     Role,
     StepFault,
@@ -126,6 +127,11 @@ def _install(process: InjectedProcess, watched: list[str], plan: FaultPlan) -> N
         from tests.helpers.injected_steps import install_step_faults
 
         install_step_faults(process, step_faults)
+    flips = [(index, fault) for index, fault in faults if isinstance(fault, FlipFault)]
+    if flips and process.role == "rank":
+        from tests.helpers.injected_flips import install_flips
+
+        install_flips(flips, process.rank, process.claim)
 
 
 def _install_world_faults(process: InjectedProcess, faults: list[tuple[int, Fault]]) -> None:

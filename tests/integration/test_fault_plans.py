@@ -40,7 +40,16 @@ def stored(folder: Path) -> list[str]:
 
 
 def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
-    plan = FaultPlan().kill(LINKED, "power").nan(row=7).hang(1, 3).clock(-5.0).on_another_host().traced()
+    plan = (
+        FaultPlan()
+        .kill(LINKED, "power")
+        .nan(row=7)
+        .hang(1, 3)
+        .flip("sum", 1, 3, 70)
+        .clock(-5.0)
+        .on_another_host()
+        .traced()
+    )
     plan.environment(tmp_path, [tmp_path / "store"])
     assert read_plan(tmp_path) == ([str(tmp_path / "store")], plan)
 

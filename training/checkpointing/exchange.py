@@ -12,7 +12,7 @@ from training.rank_status import Collective
 from training.world import World
 
 DIGEST_BYTES, SIZE_BYTES = 32, 8
-MAX_TROUBLE_BYTES = 1000
+MAX_TEXT_BYTES = 1000
 
 
 def share_descriptions(own: list[CheckpointFile | None], world: World) -> list[CheckpointFile]:
@@ -29,10 +29,13 @@ def share_descriptions(own: list[CheckpointFile | None], world: World) -> list[C
 
 def first_trouble(world: World, trouble: str | None) -> str | None:
     """What went wrong on the first rank on which something did; None if all is well on all."""
-    encoded = torch.zeros(world.size, MAX_TROUBLE_BYTES, dtype=torch.uint8)
-    if trouble is not None:
-        text = (trouble or "no reason given").encode()[:MAX_TROUBLE_BYTES]
-        encoded[world.rank, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    all_reduce(encoded, world, Collective.TROUBLE)
-    texts = [bytes(row.tolist()).rstrip(b"\0") for row in encoded]
-    return next((text.decode(errors="replace") for text in texts if text), None)
+    own = "" if trouble is None else trouble or "no reason given"
+    return next(filter(None, gather_texts(world, own, Collective.TROUBLE)), None)
+
+
+def gather_texts(world: World, own: str, collective: Collective) -> list[str]:
+    """One text of each rank, cut where it is too long."""
+    encoded, text = torch.zeros(world.size, MAX_TEXT_BYTES, dtype=torch.uint8), own.encode()[:MAX_TEXT_BYTES]
+    encoded[world.rank, : len(text)] = torch.tensor(list(text), dtype=torch.uint8)
+    all_reduce(encoded, world, collective)
+    return [bytes(row.tolist()).rstrip(b"\0").decode(errors="replace") for row in encoded]

@@ -3,10 +3,11 @@
 Weights and optimizer moments are tensors under their names (safetensors); everything else is JSON. Nothing is pickled,
 so a checkpoint from a stranger's bucket cannot run code. Of weights that are not trained the index has the hashes
 alone. Each rank writes a share of the files; when the ranks have agreed at a step boundary that all are in the store,
-the first one writes the index, which every rank knows. Invariant: a checkpoint is the state at one step boundary; one
-that is not finished is never found, and none is begun before every rank's thread is done with the one before: until
-then it may read the buffers. A save of the best model so far that failed is made again from these, until it is there,
-or a better model is, or the next save has waited for long enough.
+and have compared the state that they are of, the first one writes the index, which every rank knows. Invariant: a
+checkpoint is the state at one step boundary, and all ranks had the same; one that is not finished is never found, and
+none is begun before every rank's thread is done with the one before: until then it may read the buffers. A save of the
+best model so far that failed is made again from these, until it is there, or a better model is, or the next save has
+waited for long enough.
 """
 
 import math
@@ -32,6 +33,7 @@ from storage.runs.rollbacks.positions import end_position, skipped_ranges
 from training.checkpointing.exchange import first_trouble, share_descriptions
 from training.checkpointing.records import NOTHING_SAVED, SaveRecords
 from training.checkpointing.snapshot import Snapshot
+from training.checkpointing.state_hashes import StateHashes
 from training.checkpointing.state_tensors import HostFile, StateTensors, share_of
 from training.checkpointing.versions import read_versions
 from training.checkpointing.writer import SECONDS_OF_ATTEMPTS, CheckpointWriter, SavePart, Writing, WrittenPart, attempt
@@ -63,6 +65,7 @@ class _Save:
     validated_step: int | None
     path: str
     tensors: StateTensors
+    hashes: StateHashes
     num_parts: int
     began: float
     stall_seconds: float = 0.0
@@ -134,7 +137,7 @@ class Checkpointer:
     def begin(self) -> None:
         """Copy the state at this step boundary, and have the copy written beside training."""
         save = self._save = self._start()
-        self._snapshot.take(save.tensors)
+        self._snapshot.take(save.tensors, save.hashes)
         save.part = self._own_part(save, self._snapshot.own)
         self._begin_files(save.part)
         self._mark_saved()
@@ -142,7 +145,7 @@ class Checkpointer:
 
     def _begin_files(self, part: SavePart) -> None:
         def write(given_up: threading.Event) -> WrittenPart:
-            self._snapshot.wait()
+            self._snapshot.finish()
             return self._writer.write(part, given_up)
 
         self._writer.start(write)
@@ -167,10 +170,11 @@ class Checkpointer:
     def save_now(self, is_on_cadence: bool = False) -> None:
         """Write the state while all ranks wait. A save under way is given up: this one is newer.
 
-        Raises `StoreError` on every rank if one of them could not write.
+        Raises `StoreError` on every rank if one of them could not write, `UnequalRanksError` if their states differ.
         """
         self._give_up()
         save = self._start()
+        save.hashes.read()
         own = (HostFile(file) for file in share_of(save.tensors.files, self._world))
         part = self._own_part(save, (file.filled_from(save.tensors) for file in own))
         index = save.index = self._make_index(save, self._write_now(save, part))
@@ -215,7 +219,8 @@ class Checkpointer:
             self.records.add_part(sealed)
         path = checkpoint_path(self._spec.run, self._state.step, self._spec.fence)
         tensors, num_parts = self._tensors(), len(self.records.parts)
-        return _Save(self._state.step, self._state.validated_step, path, tensors, num_parts, began)
+        hashes = StateHashes(tensors, share_of(tensors.files, self._world), self._world, self._trainer.device)
+        return _Save(self._state.step, self._state.validated_step, path, tensors, hashes, num_parts, began)
 
     def _prepare(self) -> None:
         """Allocate the buffers once the optimizer has its state: after the first step, not within the first save."""
@@ -227,9 +232,9 @@ class Checkpointer:
 
     def _own_part(self, save: _Save, files: Iterable[HostFile]) -> SavePart:
         if not self._world.is_first:
-            return SavePart(save.path, files)
-        state = canonical_json(self._state_dict())
-        return SavePart(save.path, files, state, self.records.parts.copy(), self._next_ledger_part())
+            return SavePart(save.path, files, note=save.hashes.add_file)
+        state, history = canonical_json(self._state_dict()), self.records.parts.copy()
+        return SavePart(save.path, files, state, history, self._next_ledger_part(), save.hashes.add_file)
 
     def _write_now(self, save: _Save, part: SavePart) -> WrittenPart:
         written, trouble = None, None
@@ -345,7 +350,11 @@ class Checkpointer:
         return header, self._trainer.consumption.table()
 
     def _make_index(self, save: _Save, written: WrittenPart) -> CheckpointIndex:
-        """A collective: each rank knows the hashes of its own files."""
+        """A collective: each rank knows the hashes of its own files.
+
+        Raises `UnequalRanksError` on every rank alike: without an index there is no checkpoint.
+        """
+        save.hashes.require_equal(save.step)
         tensors_of_model = self._trainer.model.state_dict().keys()
         names = [*(file.name for file in save.tensors.files), STATE_NAME]
         own = [*map(written.files.get, names), written.ledger]

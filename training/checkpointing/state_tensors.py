@@ -39,6 +39,10 @@ class StateTensors:
             MODEL_STEM: tensors_to_save(trainer.model, leaves_out_frozen),
             OPTIMIZER_STEM: trainer.optimization.tensors(),
         }
+        # What is not trained too, whether or not a file has it.
+        self.everything = dict(self._tensors)
+        if leaves_out_frozen:
+            self.everything[MODEL_STEM] = tensors_to_save(trainer.model, leaves_out_frozen=False)
         self.files: list[TensorFile] = []
         self._stems: dict[str, str] = {}
         for stem, tensors in self._tensors.items():
@@ -48,7 +52,11 @@ class StateTensors:
 
     def tensors_of(self, file: TensorFile) -> Mapping[str, Tensor]:
         """The live tensors among which those of `file` are."""
-        return self._tensors[self._stems[file.name]]
+        return self._tensors[self.stem_of(file)]
+
+    def stem_of(self, file: TensorFile) -> str:
+        """Whether `file` is of the model or of the optimizer: a key of `everything`."""
+        return self._stems[file.name]
 
 
 class HostFile:
@@ -59,7 +67,7 @@ class HostFile:
         self._memory = HostMemory(layout.num_bytes, page_locked)
         self.data = self._memory.data
         self.data[: len(layout.header)] = torch.frombuffer(bytearray(layout.header), dtype=torch.uint8)
-        self._views = view_tensors(self.data, layout.entries)
+        self.tensors = view_tensors(self.data, layout.entries)
 
     def filled_from(self, state: StateTensors) -> "HostFile":
         """Fill this file with the present values, and return it.
@@ -67,7 +75,7 @@ class HostFile:
         From a GPU to page-locked memory no thread waits for the end of the copy. Other memory has the values on return.
         """
         tensors = state.tensors_of(self.layout)
-        for name, view in self._views.items():
+        for name, view in self.tensors.items():
             view.copy_(tensors[name], non_blocking=self._memory.is_page_locked)
         return self
 

@@ -45,7 +45,7 @@ class SavePart:
     """What one rank writes of a checkpoint in the folder `path`; what has a default is the first rank's.
 
     `next_ledger` is the part of the ledger that this save adds, if any; `history` are the parts of the history that
-    `state` builds on and that no checkpoint vouches for yet.
+    `state` builds on and that no checkpoint vouches for yet. `note` is called with each file before it is put.
     """
 
     path: str
@@ -53,6 +53,7 @@ class SavePart:
     state: bytes | None = None
     history: Sequence[SealedPart] = ()
     next_ledger: tuple[LedgerHeader, pa.Table] | None = None
+    note: Callable[[HostFile], object] = lambda file: None
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ class CheckpointWriter:
             added = attempt(lambda: write_ledger_part(self._store, header, table, scratch), given_up)
             ledger = CheckpointFile(num_bytes=added.num_bytes, sha256=added.sha256)
         for file in part.files:
+            part.note(file)
             name = file.layout.name
             files[name] = self._put(f"{part.path}/{name}", file.data.numpy().data, scratch / name, given_up)
         for sealed in part.history:

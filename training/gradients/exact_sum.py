@@ -5,7 +5,7 @@ buffer; with a rank's last microbatch that part travels while backward goes on. 
 microbatches travels with the last bucket, and costs no message of its own. Invariant: from the rounding on there
 are integers only, and each microbatch is rounded by itself, so neither the number of ranks, nor the order of
 microbatches, nor which microbatch uses which parameter, nor the algorithm of the all-reduce reaches a bit of the
-result.
+result. With a bucket travels its linear hash, so each rank knows whether what it received is the sum of what all sent.
 """
 
 from collections.abc import Iterator
@@ -19,6 +19,7 @@ from storage.errors import ConfigurationError
 from training.collectives import GREATEST, all_reduce, begin_all_reduce, broadcast
 from training.gradients.cpu_pass import BLOCK_VALUES
 from training.gradients.fixed_point import NUM_TALLIES, OUTSIDE, FixedPoint
+from training.linear_hash import linear_hash
 from training.optim.optimization import Optimization
 from training.rank_status import Collective
 from training.world import World
@@ -28,19 +29,21 @@ BUCKET_VALUES = 1 << 22
 # A bucket's values are filled up with zeros to a multiple of this, and begin at one: a GPU's kernels move 16 bytes at a
 # time, and a CPU looks for zeros in blocks of so many.
 ALIGNED_VALUES = BLOCK_VALUES
+# At a bucket's end: the tallies, and its hash.
+NUM_BEHIND = NUM_TALLIES + 1
 
 
 class _Bucket:
-    """Neighbouring parameters, and in `words` int64 what their gradients add up to, with the tallies at the end.
+    """Neighbouring parameters, and in `words` int64 what their gradients add up to, tallies and a hash at the end.
 
-    Between them, in the last bucket, are the receipts.
+    Before these, in the last bucket, are the receipts.
     """
 
     def __init__(self, parameters: list[nn.Parameter], words: Tensor) -> None:
         self.parameters = parameters
         self.words = words
         num_values = sum(parameter.numel() for parameter in parameters)
-        self.total, self.tallies = words[: _aligned(num_values)], words[-NUM_TALLIES:]
+        self.total, self.tallies, self._hash = words[: _aligned(num_values)], words[-NUM_BEHIND:-1], words[-1:]
         self._fill = torch.zeros(len(self.total) - num_values, device=words.device)
         self.num_waiting = len(parameters)
         self.is_empty = True
@@ -64,6 +67,17 @@ class _Bucket:
         flat = [p.new_zeros(p.numel()) if gradient is None else gradient.reshape(-1) for p, gradient in pairs]
         return torch.cat([*flat, self._fill], out=scratch[: len(self.total)])
 
+    def seal(self) -> None:
+        """Put the hash of all that is sent behind it."""
+        self._hash.zero_()
+        self._hash.copy_(linear_hash(self.words))
+
+    def is_wrong(self) -> Tensor:
+        """Whether what was received is not the sum of what all ranks sent: bool [1], on the device."""
+        sent = self._hash.clone()
+        self._hash.zero_()
+        return linear_hash(self.words) != sent
+
     def give_gradients(self) -> list[Tensor]:
         """A gradient for each parameter, of any values: those that were taken last, where there are such."""
         for parameter, gradient in zip(self.parameters, self._taken, strict=True):
@@ -81,6 +95,10 @@ class ExactSum:
 
     # Nothing is divided by the number of ranks here, so nothing has to make up for it.
     loss_factor = 1.0
+    # Whether this rank received another sum in this step than the ranks had sent. Nothing may come of that step.
+    is_wrong = False
+    # Whether the step's gradient is not finite, on all ranks alike; with a gradient scaler that is its business.
+    is_not_finite = False
 
     def __init__(
         self,
@@ -102,6 +120,7 @@ class ExactSum:
         largest_bucket = max(len(bucket.total) for bucket in self._buckets)
         self._scratch = torch.empty(largest_bucket, device=self._words.device)
         self._largest = torch.zeros((), device=self._words.device)
+        self._num_wrong = torch.zeros(1, dtype=torch.int64, device=self._words.device)
         self._under_way: list[dist.Work] = []
         # What this rank computes itself, on a GPU: when that is done the CPU waits for nothing but the other ranks.
         self._own_part = torch.cuda.Event() if self._words.is_cuda else None  # type: ignore[no-untyped-call]
@@ -117,18 +136,19 @@ class ExactSum:
         gradient that is not finite is not tried again. Makes the CPU wait for the GPU, as a gradient scaler does. A
         collective when a step is tried again.
         """
+        self.is_not_finite = False
         self._begin(self._usual)
         yield
         if self._own_part is not None:
             self._own_part.synchronize()
-        with self._world.rank_status.waiting_for_ranks(Collective.GRADIENTS):
-            num_outside = self._tallies()[OUTSIDE].item()
-        if num_outside == 0:
+        if not self._is_outside():
             return
         wider = self._usual.widened(self._find_largest(), self._loss_scale)
+        self.is_not_finite = wider is None and not self._optimization.scaler.is_enabled()
         if wider is not None:
             self._begin(wider)
             yield
+            self._is_outside()
 
     @contextmanager
     def microbatch(self, is_last: bool) -> Iterator[None]:
@@ -146,10 +166,11 @@ class ExactSum:
     def take_tallies(self, _norm: Tensor) -> Tensor:
         """Terms outside the range, and values that rounded to zero, of the step: int64 [2], the same on every rank.
 
-        In fp16 overflow is the gradient scaler's business: it sees the NaN and skips the step.
+        In fp16 overflow is the gradient scaler's business: it sees the NaN and skips the step. Of a wrong sum it is not
+        told either: for that the ranks end at this boundary.
         """
         tallies = self._tallies()
-        if self._optimization.scaler.is_enabled():
+        if self._optimization.scaler.is_enabled() or self.is_wrong:
             tallies[OUTSIDE] = 0
         return tallies
 
@@ -166,9 +187,18 @@ class ExactSum:
             bucket.empty()
         self.receipts.zero_()
         self._largest.zero_()
+        self._num_wrong.zero_()
         self._num_sent = 0
         for parameter in self._names:
             parameter.grad = None
+
+    def _is_outside(self) -> bool:
+        """Whether a gradient was outside the range, as far as that is known: of a wrong sum it is not."""
+        read = torch.cat([self._tallies()[OUTSIDE : OUTSIDE + 1], self._num_wrong])
+        with self._world.rank_status.waiting_for_ranks(Collective.GRADIENTS):
+            num_outside, num_wrong = read.tolist()
+        self.is_wrong = num_wrong > 0
+        return num_outside > 0 and not self.is_wrong
 
     def _tallies(self) -> Tensor:
         return torch.stack([bucket.tallies for bucket in self._buckets]).sum(dim=0)
@@ -202,6 +232,8 @@ class ExactSum:
         """Begin to add up a bucket over ranks. All ranks send the buckets in the same order."""
         self._num_sent += 1
         self._fixed_point.count_outside(bucket.tallies, self._largest, self._loss_scale)
+        if self._world.size > 1:
+            bucket.seal()
         self._under_way += begin_all_reduce(bucket.words, self._world)
 
     def _receive(self) -> None:
@@ -213,6 +245,8 @@ class ExactSum:
                 work.wait()  # on a GPU the stream waits, not the CPU
         self._under_way.clear()
         for bucket in self._buckets:
+            if self._world.size > 1:
+                self._num_wrong += bucket.is_wrong()
             self._fixed_point.read(bucket.total, bucket.tallies, bucket.give_gradients(), self._loss_scale)
 
 
@@ -226,7 +260,7 @@ def _make_buckets(parameters: list[nn.Parameter], num_receipts: int) -> tuple[Te
         if sum(p.numel() for p in groups[-1]) >= BUCKET_VALUES:
             groups.append([])
         groups[-1].append(parameter)
-    behind = [NUM_TALLIES] * (len(groups) - 1) + [NUM_TALLIES + num_receipts]
+    behind = [NUM_BEHIND] * (len(groups) - 1) + [NUM_BEHIND + num_receipts]
     sizes = [
         _aligned(_aligned(sum(p.numel() for p in group)) + num_words)
         for group, num_words in zip(groups, behind, strict=True)

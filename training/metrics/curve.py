@@ -6,6 +6,7 @@ is: the first step that did.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -15,7 +16,7 @@ from training.configuration import DivergenceConfig
 from training.gradients.fixed_point import OUTSIDE, ROUNDED_AWAY
 from training.metrics.spikes import SpikeWatch
 from training.metrics.step_figures import StepFigures
-from training.optim.divergence import require_finite
+from training.optim.divergence import DivergedError, require_finite
 
 
 class LossCurve:
@@ -24,6 +25,8 @@ class LossCurve:
     def __init__(self, every_steps: int, divergence: DivergenceConfig) -> None:
         self.points: list[tuple[int, float, float]] = []  # those that are not in a part of the history
         self.norms: list[tuple[int, MetricValue]] = []  # (step, norm before it was clipped), as above
+        # What all ranks do before they raise `DivergedError`, after the step that is given, counted from 1.
+        self.before_divergence: Callable[[int], None] = lambda step: None
         self.first_loss: float | None = None  # of the run's first point, wherever that is
         self._every_steps = every_steps
         self._spikes = SpikeWatch(divergence)
@@ -44,7 +47,18 @@ class LossCurve:
             self._pending.clear()
 
     def collect(self, step: int) -> None:
-        """Read what steps up to `step` gave. Raises `DivergedError` on every rank alike."""
+        """Read what steps up to `step` gave. A collective. Raises `DivergedError` on every rank alike."""
+        try:
+            self.read(step)
+        except DivergedError as diverged:  # on every rank alike, so a collective may follow
+            try:
+                self.before_divergence(step)
+            except RuntimeError as lost:  # a rank died meanwhile: what the step gave is true without it
+                raise diverged from lost
+            raise
+
+    def read(self, step: int) -> None:
+        """Read it as one rank by itself. Raises `DivergedError`."""
         taken = self._figures.take()
         for number, (losses, tallies, norm) in enumerate(taken, step - len(taken) + 1):
             require_finite(number, losses, tallies[OUTSIDE])

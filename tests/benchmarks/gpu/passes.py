@@ -1,13 +1,14 @@
 """Milliseconds of what a step does once over all values: `python -m tests.benchmarks.gpu.passes DEVICE`.
 
-On a CPU (`make bench-passes`) one thread computes, and the values are as many as a MiniLM has; of the gradient, half
-belongs to the table of token vectors, of which a microbatch uses one row in a hundred. The last line that it prints is
-JSON.
+On a CPU (`make bench-passes`) one thread computes, whose processor time is taken, so that others may compute beside it.
+The values are as many as a MiniLM has; of the gradient, half belongs to the table of token vectors, of which a
+microbatch uses one row in a hundred. The last line that it prints is JSON.
 """
 
 import json
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -18,6 +19,7 @@ from tests.benchmarks.timing import seconds_of
 from training.determinism import pin_numerics
 from training.gradients import fixed_point
 from training.gradients.fixed_point import NUM_TALLIES, FixedPoint
+from training.linear_hash import ROW_WORDS, hash_of_bits, linear_hash
 from training.optim.adamw import AdamW
 from training.optim.kernels import Group
 
@@ -43,6 +45,9 @@ def main() -> None:
     if device.type == "cuda":
         fixed_point._gpu_kernel = lambda: None  # type: ignore[assignment]
         found["of the same by torch's operators"] = _time_sum(total, gradient, device)
+    hashed = total[: num_values // ROW_WORDS * ROW_WORDS]
+    found["of the hash of a sum, which a step takes twice"] = _milliseconds(lambda: linear_hash(hashed), device)
+    found["of the hash of fp32 weights"] = _milliseconds(lambda: hash_of_bits(gradient), device)
     parameter = nn.Parameter(torch.zeros_like(gradient))
     parameter.grad = gradient
     optimizer = AdamW([Group(params=[parameter], weight_decay=0.01, rate_factor=1.0)], (0.9, 0.98))
@@ -77,14 +82,22 @@ def _time_once(total: torch.Tensor, values: torch.Tensor, is_first: bool) -> flo
     def once() -> float:
         own = values.clone()
         add = partial(FixedPoint(32).add_to, total, own, tallies, largest, is_first=is_first)
-        return seconds_of(add, device)
+        return _seconds_of(add, device)
 
     return round(1000 * statistics.median(once() for _ in range(REPETITIONS)), 2)
 
 
+def _seconds_of(work: Callable[[], object], device: torch.device) -> float:
+    if device.type != "cpu":
+        return seconds_of(work, device)
+    began = time.thread_time()
+    work()
+    return time.thread_time() - began
+
+
 def _milliseconds(work: Callable[[], object], device: torch.device) -> float:
     """The median of some repetitions."""
-    return round(1000 * statistics.median(seconds_of(work, device) for _ in range(REPETITIONS)), 2)
+    return round(1000 * statistics.median(_seconds_of(work, device) for _ in range(REPETITIONS)), 2)
 
 
 if __name__ == "__main__":

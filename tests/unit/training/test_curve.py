@@ -72,6 +72,16 @@ def test_a_gradient_that_the_sum_cannot_hold_ends_the_segment_at_its_step() -> N
     assert raised.value.evidence == Divergence(kind="gradient", step=1)
 
 
+def test_before_a_divergence_is_raised_others_may_say_what_it_is() -> None:
+    curve, asked = make_curve(every_steps=1), list[int]()
+    curve.before_divergence = asked.append
+    curve.record(1, figures(1.0), 0.1)
+    assert asked == []
+    with pytest.raises(DivergedError):
+        curve.record(2, figures(math.nan), 0.1)
+    assert asked == [2]
+
+
 def test_what_went_wrong_first_is_named_and_not_what_followed_from_it() -> None:
     """A gradient that the sum cannot hold leaves weights that are no numbers, and so do all losses after it."""
     curve = make_curve(every_steps=10)

@@ -1,7 +1,7 @@
 """What ranks tell each other about the files of a checkpoint, as one rank by itself sees it."""
 
 from storage.checkpoints.checkpoints import CheckpointFile
-from training.checkpointing.exchange import MAX_TROUBLE_BYTES, first_trouble, share_descriptions
+from training.checkpointing.exchange import MAX_TEXT_BYTES, first_trouble, share_descriptions
 from training.world import World
 
 ALONE = World(0, 1, 0, 1)
@@ -18,5 +18,5 @@ def test_trouble_is_told_whatever_letters_it_has_and_cut_where_it_is_too_long() 
     assert first_trouble(ALONE, None) is None
     assert first_trouble(ALONE, "no space for “modèle”") == "no space for “modèle”"
     assert first_trouble(ALONE, "") == "no reason given"
-    cut = first_trouble(ALONE, "é" * MAX_TROUBLE_BYTES)
-    assert cut is not None and cut == "é" * (MAX_TROUBLE_BYTES // 2)
+    cut = first_trouble(ALONE, "é" * MAX_TEXT_BYTES)
+    assert cut is not None and cut == "é" * (MAX_TEXT_BYTES // 2)

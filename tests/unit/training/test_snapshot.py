@@ -17,9 +17,12 @@ from torch import Tensor, nn
 from storage.checkpoints import tensor_layout
 from storage.checkpoints.tensor_layout import TensorKind, lay_out
 from storage.objects.direct_io import BLOCK_BYTES
+from training.checkpointing import state_hashes
 from training.checkpointing.host_memory import HostMemory
 from training.checkpointing.snapshot import Snapshot
-from training.checkpointing.state_tensors import HostFile, StateTensors
+from training.checkpointing.state_hashes import StateHashes
+from training.checkpointing.state_tensors import HostFile, StateTensors, share_of
+from training.linear_hash import hash_of_bits
 from training.optim.adamw import AdamW
 from training.optim.kernels import Group
 from training.trainer import Trainer
@@ -91,9 +94,13 @@ def state_of(model: nn.Module) -> StateTensors:
     return StateTensors(cast(Trainer, SimpleNamespace(model=model, optimization=optimization)))
 
 
-def snapshot_of(model: nn.Module, device: torch.device) -> tuple[Snapshot, AdamW]:
+def take(snapshot: Snapshot, state: StateTensors) -> None:
+    snapshot.take(state, StateHashes(state, state.files, WORLD, torch.device("cpu")))
+
+
+def snapshot_of(model: nn.Module, device: torch.device, world: World = WORLD) -> tuple[Snapshot, AdamW]:
     optimizer = AdamW([Group(params=list(model.parameters()), weight_decay=0.0, rate_factor=1.0)], betas=(0.9, 0.999))
-    return Snapshot(WORLD, device, optimizer), optimizer
+    return Snapshot(world, device, optimizer), optimizer
 
 
 @pytest.mark.parametrize("num_bytes", [1, BLOCK_BYTES, 3 * 2**20 + 17])
@@ -142,7 +149,7 @@ def test_from_a_gpu_the_copy_follows_the_step_and_the_next_change_of_the_weights
     sizes = [call[2] for call in cuda.calls if call[0] == "register"]
     assert sizes == [file.num_bytes for file in state.files]
     cuda.calls.clear()
-    snapshot.take(state)
+    take(snapshot, state)
     assert cuda.calls == [("saving", "waits for", "training"), ("saving", "records event")]
     cuda.calls.clear()
     optimizer.step()
@@ -152,9 +159,9 @@ def test_from_a_gpu_the_copy_follows_the_step_and_the_next_change_of_the_weights
 def test_the_thread_that_writes_is_on_the_rank_s_own_gpu_before_it_waits_for_the_copy(cuda: RecordedCuda) -> None:
     model = nn.Linear(4, 8)
     snapshot, _ = snapshot_of(model, GPU)
-    snapshot.take(state_of(model))
+    take(snapshot, state_of(model))
     cuda.calls.clear()
-    writer = threading.Thread(target=snapshot.wait)
+    writer = threading.Thread(target=snapshot.finish)
     writer.start()
     writer.join()
     assert cuda.calls == [("set device", GPU), ("wait for event",)]
@@ -166,7 +173,7 @@ def test_buffers_that_are_replaced_are_released_after_the_last_copy_to_them(
 ) -> None:
     model = nn.Linear(4, 8)
     snapshot, _ = snapshot_of(model, GPU)
-    snapshot.take(state_of(model))
+    take(snapshot, state_of(model))
     old = [file.data.data_ptr() for file in snapshot.own]
     cuda.calls.clear()
     monkeypatch.setattr(tensor_layout, "FILE_BYTES", 64)
@@ -180,13 +187,66 @@ def test_buffers_that_are_replaced_are_released_after_the_last_copy_to_them(
 def test_on_a_cpu_the_copy_is_there_at_once_and_stays_as_it_is() -> None:
     model = nn.Linear(4, 8)
     snapshot, _ = snapshot_of(model, torch.device("cpu"))
-    snapshot.take(state_of(model))
+    take(snapshot, state_of(model))
     before = {file.layout.name: bytes(file.data.numpy()) for file in snapshot.own}
     with torch.no_grad():
         model.weight.add_(1)
     assert {file.layout.name: bytes(file.data.numpy()) for file in snapshot.own} == before
-    snapshot.take(state_of(model))
+    take(snapshot, state_of(model))
     assert bytes(snapshot.own[0].data.numpy()) != before[snapshot.own[0].layout.name]
+
+
+class SlowHash:
+    """Stands in for the hash of a tensor until it may be computed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
+        self.may_begin = threading.Event()
+        self._error = error
+        monkeypatch.setattr(state_hashes, "hash_of_bits", self._hash)
+
+    def _hash(self, tensor: Tensor) -> Tensor:
+        self.may_begin.wait(60)
+        if self._error is not None:
+            raise self._error
+        return hash_of_bits(tensor)
+
+
+def test_the_next_change_of_the_weights_waits_until_what_is_not_copied_is_hashed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first of two ranks writes the optimizer's file, so it hashes the model's as it is in its memory."""
+    world, cpu, model = World(0, 2, 0, 2), torch.device("cpu"), nn.Linear(4, 8, bias=False)
+    snapshot, optimizer = snapshot_of(model, cpu, world)
+    state = state_of(model)
+    own = share_of(state.files, world)
+    hashes, slow = StateHashes(state, own, world, cpu), SlowHash(monkeypatch)
+    before = int(hash_of_bits(model.weight))
+    snapshot.take(state, hashes)
+    model.weight.grad = torch.ones_like(model.weight)
+    optimizer.param_groups[0]["lr"] = 0.1
+    writer, training = threading.Thread(target=snapshot.finish), threading.Thread(target=optimizer.step)
+    writer.start()
+    training.start()
+    training.join(0.2)  # what must not happen would by then
+    assert training.is_alive() and int(hash_of_bits(model.weight)) == before
+    slow.may_begin.set()
+    training.join(60)
+    writer.join(60)
+    assert int(hash_of_bits(model.weight)) != before
+    assert hashes._hashes == {"the weights 'weight'": before}
+    snapshot.finish()  # the save is repeated
+    assert hashes._hashes == {"the weights 'weight'": before}
+
+
+def test_training_waits_for_no_thread_whose_hash_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, cpu, model = World(0, 2, 0, 2), torch.device("cpu"), nn.Linear(4, 8)
+    snapshot, optimizer = snapshot_of(model, cpu, world)
+    state = state_of(model)
+    SlowHash(monkeypatch, MemoryError("no memory is left")).may_begin.set()
+    snapshot.take(state, StateHashes(state, share_of(state.files, world), world, cpu))
+    with pytest.raises(MemoryError):
+        snapshot.finish()
+    optimizer.step()
 
 
 def test_a_full_file_takes_no_more_memory_than_its_bytes() -> None:

@@ -1,0 +1,82 @@
+"""A hash of each tensor of one rank's state, by which all ranks see before a save whether theirs is the same.
+
+So they do before a divergence is believed, and they can wherever all are at one boundary.
+
+What this rank writes is hashed as it is written; what others write, and what no checkpoint has since it is not trained,
+as it is in this rank's own memory. Invariant: the tensors are hashed as they were at one step boundary: until
+`are_read` is set nobody may change them.
+"""
+
+import threading
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from storage.checkpoints.checkpoints import MODEL_STEM, OPTIMIZER_STEM
+from storage.checkpoints.tensor_layout import TensorFile
+from training.checkpointing.equality import require_equal_state
+from training.checkpointing.state_tensors import HostFile, StateTensors
+from training.linear_hash import hash_of_bits
+from training.trainer import Trainer
+from training.world import World
+
+WORDS = {MODEL_STEM: "the weights", OPTIMIZER_STEM: "the optimizer's"}
+
+
+class StateHashes:
+    """The hashes of one state, as they come to be known. A rank that is alone has nothing to compare, and hashes none.
+
+    `own` are the files that this rank writes; `device` is where most of the tensors are.
+    """
+
+    def __init__(self, state: StateTensors, own: Sequence[TensorFile], world: World, device: torch.device) -> None:
+        self.are_read = threading.Event()
+        self._state = state
+        self._own = own
+        self._world = world
+        self._device = device
+        self._hashes: dict[str, int] = {}
+        self._names: list[str] = []
+        self._on_device: Tensor | None = None
+        if world.size == 1:
+            self.are_read.set()
+
+    def read(self) -> None:
+        """Hash what this rank does not write. On a GPU that is begun: what comes after in its stream is."""
+        if self.are_read.is_set():
+            return
+        own = {_name_of(self._state.stem_of(file), entry.name) for file in self._own for entry in file.entries}
+        live = {_name_of(stem, name): t for stem, named in self._state.everything.items() for name, t in named.items()}
+        self._names = [name for name in live if name not in own]
+        if self._names:
+            self._on_device = torch.stack([hash_of_bits(live[name]).to(self._device) for name in self._names])
+
+    def settle(self) -> None:
+        """Wait for the hashes that `read` began, in the stream in which it did."""
+        if self._on_device is not None:
+            self._hashes |= zip(self._names, self._on_device.tolist(), strict=True)
+            self._on_device = None
+
+    def add_file(self, file: HostFile) -> None:
+        """Hash what is about to be written."""
+        if self._world.size > 1:
+            stem = self._state.stem_of(file.layout)
+            self._hashes |= {_name_of(stem, name): int(hash_of_bits(t)) for name, t in file.tensors.items()}
+
+    def require_equal(self, step: int) -> None:
+        """Raise `UnequalRanksError` on every rank alike unless all have the same. A collective."""
+        self.settle()
+        if self._world.size > 1:
+            require_equal_state(step, self._hashes, self._world)
+
+
+def require_equal_now(trainer: Trainer, world: World, step: int) -> None:
+    """Raise `UnequalRanksError` on every rank alike unless all have the same in their memories. A collective."""
+    hashes = StateHashes(StateTensors(trainer), (), world, trainer.device)
+    hashes.read()
+    hashes.require_equal(step)
+
+
+def _name_of(stem: str, tensor: str) -> str:
+    return f"{WORDS[stem]} {tensor!r}"

@@ -41,7 +41,13 @@ class _Memory:
         module.Trainer.take_step = take_step_and_flip
 
     def change_sum(self, module: Any) -> None:
-        module.dist = _Collectives(module.dist, self)
+        begin_all_reduce = module.begin_all_reduce
+
+        def flip_and_begin(words: Any, world: Any) -> list[Any]:
+            self.flip_sent(words)
+            return [_Work(work, words, self) for work in begin_all_reduce(words, world)]
+
+        module.begin_all_reduce = flip_and_begin
 
     def flip_sent(self, words: Any) -> None:
         self._flip("sent", [words])
@@ -53,23 +59,6 @@ class _Memory:
         for index, fault in self._faults:
             if (fault.of, fault.step) == (of, self._step) and self._claim(index, fault.times, step=self._step):
                 _flip_bit(tensors, fault.bit)
-
-
-class _Collectives:
-    """`torch.distributed`, with memory that changes before a sum is sent and after it is received."""
-
-    def __init__(self, real: Any, memory: _Memory) -> None:
-        self._real = real
-        self._memory = memory
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-    def all_reduce(self, tensor: Any, *arguments: Any, async_op: bool = False, **named: Any) -> Any:
-        if not async_op:
-            return self._real.all_reduce(tensor, *arguments, **named)
-        self._memory.flip_sent(tensor)
-        return _Work(self._real.all_reduce(tensor, *arguments, async_op=True, **named), tensor, self._memory)
 
 
 class _Work:

@@ -41,8 +41,6 @@ class Disturbance:
 
 
 DISTURBANCES = (
-    Disturbance("SIGKILL of the first rank", FaultPlan().kill_at_step(MIDDLE, rank=0)),
-    Disturbance("SIGKILL of another rank", FaultPlan().kill_at_step(MIDDLE, rank=1)),
     Disturbance("SIGKILL of the agent", FaultPlan().kill_at_step(MIDDLE, rank=1, death="launcher")),
     Disturbance("SIGKILL of the flow", FaultPlan().kill_at_step(MIDDLE, rank=1, death="command")),
     Disturbance("SIGKILL of all", FaultPlan().kill_at_step(MIDDLE, rank=1, death="machine")),

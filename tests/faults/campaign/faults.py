@@ -21,6 +21,7 @@ from tests.faults.campaign import (
     poison,
     prune_kills,
     rivals,
+    survivors,
 )
 from tests.faults.campaign.points import PHASES, Point
 from tests.faults.campaign.results import Attempt
@@ -56,6 +57,10 @@ class Faults:
         yield Fault("power cut at every operation: beginning", self._kill_beginnings)
         for phase in PHASES:
             yield Fault(f"power cut at every operation: {phase}", partial(self._kill_in, phase))
+        for phase in survivors.PHASES:
+            yield Fault(f"SIGKILL of a rank at every operation: {phase}", partial(self._kill_ranks_in, phase))
+        for deaths in survivors.DEATHS:
+            yield Fault(f"SIGKILL of {deaths.name}", partial(survivors.go_on_after, site, deaths))
         yield Fault(
             "power cut at every operation on the first weights of a pretrained model",
             partial(first_weights.die_while_beginning, site, lambda point: self._say(str(point))),
@@ -135,6 +140,10 @@ class Faults:
         problems = [*chain.problems, *(f"never met: {point}" for point in chain.never_met)]
         points = len(beginning) + len(continuing)
         return Attempt(points, len(chain.killed), "bad" if problems else "equal", "; ".join(problems))
+
+    def _kill_ranks_in(self, phase: str) -> Attempt:
+        points = [point for point in self._points[1] if point.moment.role == "rank" and point.phase == phase]
+        return survivors.die_at_each(self._site, points, lambda point: self._say(str(point)))
 
     def _kill_prunes(self) -> Attempt:
         return prune_kills.kill_at_each(self._site, prune_kills.trace_prune(self._site))

@@ -1,0 +1,99 @@
+"""Ranks that die while the others live: at every operation of theirs, and in numbers.
+
+Invariant: a death is that of one process, and nobody starts the command again. Besides the undisturbed weights it is
+asked in how many segments they came about: in one, wherever the others can go on.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, zip_longest
+from typing import Any
+
+from tests.faults.campaign.points import Point
+from tests.faults.campaign.results import Attempt
+from tests.faults.campaign.site import STEPS, Site
+from tests.helpers.fault_plans import FaultPlan, FileFault, StepFault, read_fired
+
+# The parts of the work in which ranks write and read.
+PHASES = ("save", "outcome", "restore")
+MIDDLE = STEPS // 2
+# As often as a rank may die within ten minutes and be begun again: a third time it stays out.
+DEATHS_OF_ONE = 2
+FOUR = {"train__ranks": 4}
+
+
+@dataclass(frozen=True)
+class Deaths:
+    """Deaths of ranks that the others go on after, in one segment."""
+
+    name: str
+    plan: FaultPlan
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def killed_at(point: str, rank: int = 1, step: int = MIDDLE) -> FaultPlan:
+    """A rank dies at this point within a step, or before the validation behind it."""
+    return FaultPlan().having(StepFault("process", rank, step, point=point))  # type: ignore[arg-type]
+
+
+DEATHS = (
+    Deaths("the first rank", FaultPlan().kill_at_step(MIDDLE, rank=0)),
+    Deaths("another rank", FaultPlan().kill_at_step(MIDDLE, rank=1)),
+    Deaths("the first rank, when a part of its sum was sent", killed_at("sent", rank=0)),
+    Deaths("the first rank, before it changes the weights", killed_at("summed", rank=0)),
+    Deaths("another rank, before it changes the weights", killed_at("summed")),
+    Deaths("another rank, before a validation", killed_at("validate")),
+    Deaths(
+        "both ranks twice, in turn",
+        FaultPlan().kill_at_step(9, 0).kill_at_step(20, 1).kill_at_step(31, 0).kill_at_step(42, 1),
+    ),
+    Deaths("two of four ranks at one step", FaultPlan().kill_at_step(MIDDLE, 0).kill_at_step(MIDDLE, 2), FOUR),
+    Deaths(
+        "three of four ranks within three steps",
+        FaultPlan().kill_at_step(MIDDLE, 3).kill_at_step(MIDDLE + 1, 1).kill_at_step(MIDDLE + 2, 0),
+        FOUR,
+    ),
+)
+
+
+def go_on_after(site: Site, deaths: Deaths) -> Attempt:
+    """Let ranks of one run die, and look how it ended by itself."""
+    runner, folder = site.new_run("survived", **deaths.settings), site.new_folder("survived")
+    with deaths.plan.injected(runner, folder):
+        ended = runner.call("run")
+    num_fired, num_points = len(read_fired(folder)), len(deaths.plan.faults)
+    problem = None if ended.returncode == 0 else f"it ended with {ended.returncode}: {ended.stdout}{ended.stderr}"
+    problem = problem or site.find_difference(runner)
+    if problem is None and (segments := runner.status()["segments"])[1:]:
+        problem = f"{len(segments)} segments: {[segment['cause'] for segment in segments]}"
+    return Attempt(num_points, num_fired, "bad" if problem else "equal", problem or "")
+
+
+def die_at_each(site: Site, points: Sequence[Point], say: Callable[[Point], object]) -> Attempt:
+    """Let a rank die at each of these operations of ranks, a few in each run; the note says in how many segments."""
+    problems, num_fired, num_segments, groups = [], 0, 0, list(_group(points))
+    for group in groups:
+        runner, folder = site.new_run("survived"), site.new_folder("survived")
+        plan = FaultPlan(tuple(FileFault(replace(point.moment, nth=1), "process") for point in group))
+        say(group[0])
+        with plan.injected(runner, folder):
+            ended = runner.call("run")
+        fired = {int(mark["fault"]) for mark in read_fired(folder)}
+        num_fired += len(fired)
+        problems += [f"never met: {point}" for number, point in enumerate(group) if number not in fired]
+        problem = site.find_difference(runner) if ended.returncode == 0 else f"{ended.stdout}{ended.stderr}"
+        if problem is None:
+            num_segments += len(runner.status()["segments"])
+        else:
+            problems.append(f"{runner.settings['run']}, killed at {'; '.join(map(str, group))}: {problem}")
+    note = "; ".join(problems) or f"{len(groups)} runs in {num_segments} segments"
+    return Attempt(len(points), num_fired, "bad" if problems else "equal", note)
+
+
+def _group(points: Sequence[Point]) -> Iterator[list[Point]]:
+    """So many of each rank as a run survives in one segment. Those of whichever rank comes first are met by any."""
+    ranks = sorted({point.moment.rank for point in points}, key=str)
+    of_each = [[point for point in points if point.moment.rank == rank] for rank in ranks]
+    shares = [[own[at : at + DEATHS_OF_ONE] for at in range(0, len(own), DEATHS_OF_ONE)] for own in of_each]
+    for together in zip_longest(*shares, fillvalue=()):
+        yield list(chain.from_iterable(together))

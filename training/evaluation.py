@@ -22,6 +22,7 @@ from training.agreement import Agreement
 from training.building import make_model, make_validator
 from training.checkpointing.restoring import load_weights
 from training.data.waiting import load_dataset_patiently, wait_of
+from training.meeting import note_met
 from training.metrics.calibration import calibrate, most_rows
 from training.metrics.reporter import Reporter
 from training.metrics.scores import describe, score
@@ -86,6 +87,7 @@ class _Evaluation:
         self._precision = choose_precision(spec.train, world)
         self._reporter.step = spec.resume.step if spec.resume is not None else 0
         join_process_group(spec.train, self._precision, world)
+        note_met(spec.scratch_folder, world.slot)
         self._store = spec.open_store()
         self._other = spec.ad_hoc.data if spec.ad_hoc is not None else None
         self._data = open_store(self._other) if self._other else self._store

@@ -21,3 +21,22 @@ class Meeting(BaseModel):
     address: str | None = None
     port: int | None = None
     listening: int | None = None
+
+
+def note_met(folder: Path, slot: int) -> None:
+    """Note that this rank has met the others: from now on it notices when one is gone. Raises `OSError`."""
+    _note_of(folder, slot).touch()
+
+
+def has_met(folder: Path, slot: int) -> bool:
+    """Whether the rank that was begun with this number has met the others."""
+    return _note_of(folder, slot).exists()
+
+
+def forget_met(folder: Path, slot: int) -> None:
+    """Take the note of a launch before away, under the same fence. Raises `OSError`."""
+    _note_of(folder, slot).unlink(missing_ok=True)
+
+
+def _note_of(folder: Path, slot: int) -> Path:
+    return folder / f"met-{slot:04d}"

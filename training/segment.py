@@ -16,6 +16,7 @@ from training.checkpointing.versions import describe_version_changes, read_versi
 from training.data.waiting import StoreWait, load_dataset_patiently, wait_of
 from training.going_on import join
 from training.loop import train
+from training.meeting import note_met
 from training.metrics.curve import LossCurve
 from training.metrics.reporter import Reporter
 from training.metrics.training_state import TrainingState
@@ -74,6 +75,7 @@ def _meet_the_others(spec: SegmentSpec, world: World, flag: StopFlag, precision:
     membership, connections = Membership(world, flag, views, world.life), Connections()
     if not membership.is_joining:
         join_process_group(spec.train, precision, world)
+        note_met(spec.scratch_folder, world.slot)
         connections.find()
         membership.keep(connections)
     return membership

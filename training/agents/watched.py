@@ -21,6 +21,7 @@ from training.agents.order import AgentOrder
 from training.agents.rank import SIGNALS, be_a_rank
 from training.agents.succession import Succession
 from training.agents.talk import Talk
+from training.meeting import forget_met, has_met
 from training.views.folder import LostMember, Member
 
 WAIT_SECONDS = 1.0  # to see that a grace is over, or the supervisor gone; an end is a signal
@@ -39,10 +40,12 @@ class WatchedRanks:
         self._deadline: float | None = None
         self._has_left = self._has_killed = False
         self._dismissed: set[Member] = set()
+        self._is_incomplete = False
 
     def run(self) -> None:
         """Returns when the last rank has ended."""
         for local_rank in range(self._order.local_size):
+            forget_met(self._order.folder, self._order.first_rank + local_rank)
             self._begin(Member(slot=self._order.first_rank + local_rank, life=0))
         while self._running:
             self._wait()
@@ -68,6 +71,8 @@ class WatchedRanks:
         self._reap()
         if self._goes_on:
             self._complete()
+        if self._is_incomplete:
+            self._end_those_who_wait()
         if self._deadline is not None and time.monotonic() > self._deadline and not self._has_killed:
             self._has_killed = True
             self._send(signal.SIGKILL)
@@ -109,7 +114,8 @@ class WatchedRanks:
             self._ends.ends.append(end.model_copy(update={"view": view}) if is_lost else end)
         with suppress(OSError):  # on a full disk, or in a folder that is put away: the log has what ranks said
             write_ends(self._order.folder, self._ends)
-        if faults and view is None and self._deadline is None:
+        self._is_incomplete = self._is_incomplete or (bool(faults) and view is None)
+        if self._is_incomplete and self._deadline is None:
             self._ask_to_leave()
         if self._has_left:
             self._dismiss()
@@ -131,6 +137,11 @@ class WatchedRanks:
             if member == worn:
                 os.kill(pid, signal.SIGKILL)
 
+    def _end_those_who_wait(self) -> None:
+        """End ranks that have not met the others: they wait for one that is gone, and have nothing to save."""
+        waiting = {m for m in self._running.values() if m.life == 0 and not has_met(self._order.folder, m.slot)}
+        self._end(waiting - self._dismissed)
+
     def _ask_to_leave(self) -> None:
         """However often it is asked for, the time to leave begins once."""
         if self._deadline is None:
@@ -140,7 +151,9 @@ class WatchedRanks:
 
     def _dismiss(self) -> None:
         """End those that were begun to join the others, and have not: they have nothing to save."""
-        dismissed = self._succession.withdraw() - self._dismissed
+        self._end(self._succession.withdraw() - self._dismissed)
+
+    def _end(self, dismissed: set[Member]) -> None:
         self._dismissed |= dismissed
         for pid, member in self._running.items():
             if member in dismissed:

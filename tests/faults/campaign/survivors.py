@@ -12,6 +12,7 @@ from typing import Any
 from tests.faults.campaign.points import Point
 from tests.faults.campaign.results import Attempt
 from tests.faults.campaign.site import STEPS, Site
+from tests.helpers.commands import Runner
 from tests.helpers.fault_plans import FaultPlan, FileFault, StepFault, read_fired
 
 # The parts of the work in which ranks write and read.
@@ -70,24 +71,43 @@ def go_on_after(site: Site, deaths: Deaths) -> Attempt:
 
 
 def die_at_each(site: Site, points: Sequence[Point], say: Callable[[Point], object]) -> Attempt:
-    """Let a rank die at each of these operations of ranks, a few in each run; the note says in how many segments."""
-    problems, num_fired, num_segments, groups = [], 0, 0, list(_group(points))
-    for group in groups:
-        runner, folder = site.new_run("survived"), site.new_folder("survived")
-        plan = FaultPlan(tuple(FileFault(replace(point.moment, nth=1), "process") for point in group))
-        say(group[0])
+    """Let a rank die at each of these operations of ranks, a few in each run; the note says in how many segments.
+
+    What a run does not come to after the deaths before, it meets by itself, or a run that a dead machine left does.
+    """
+    died = _Died(site, say)
+    left = [point for group in _group(points) for point in died.go_on(site.new_run("survived"), group)]
+    left = [point for lone in left for point in died.go_on(site.new_run("survived"), [lone])]
+    left = [point for lone in left for point in died.go_on(site.new_dead_run(), [lone])]
+    problems = [*died.problems, *(f"never met: {point}" for point in left)]
+    note = "; ".join(problems) or f"{died.num_runs} runs in {died.num_segments} segments"
+    return Attempt(len(points), len(points) - len(left), "bad" if problems else "equal", note)
+
+
+class _Died:
+    """What became of runs whose ranks died."""
+
+    def __init__(self, site: Site, say: Callable[[Point], object]) -> None:
+        self.problems: list[str] = []
+        self.num_runs = self.num_segments = 0
+        self._site = site
+        self._say = say
+
+    def go_on(self, runner: Runner, points: Sequence[Point]) -> list[Point]:
+        """Let ranks of this run die at the first such operation that each of them comes to; those that none came to."""
+        folder = self._site.new_folder("survived")
+        plan = FaultPlan(tuple(FileFault(replace(point.moment, nth=1), "process") for point in points))
+        self._say(points[0])
         with plan.injected(runner, folder):
             ended = runner.call("run")
-        fired = {int(mark["fault"]) for mark in read_fired(folder)}
-        num_fired += len(fired)
-        problems += [f"never met: {point}" for number, point in enumerate(group) if number not in fired]
-        problem = site.find_difference(runner) if ended.returncode == 0 else f"{ended.stdout}{ended.stderr}"
+        problem = self._site.find_difference(runner) if ended.returncode == 0 else f"{ended.stdout}{ended.stderr}"
+        self.num_runs += 1
         if problem is None:
-            num_segments += len(runner.status()["segments"])
+            self.num_segments += len(runner.status()["segments"])
         else:
-            problems.append(f"{runner.settings['run']}, killed at {'; '.join(map(str, group))}: {problem}")
-    note = "; ".join(problems) or f"{len(groups)} runs in {num_segments} segments"
-    return Attempt(len(points), num_fired, "bad" if problems else "equal", note)
+            self.problems.append(f"{runner.settings['run']}, killed at {'; '.join(map(str, points))}: {problem}")
+        met = {int(mark["fault"]) for mark in read_fired(folder)}
+        return [point for number, point in enumerate(points) if number not in met]
 
 
 def _group(points: Sequence[Point]) -> Iterator[list[Point]]:

@@ -70,7 +70,7 @@ bench-starts: setup
 
 # Some minutes; KILLS=10 is a short try. training/agents/README.md says what it measures.
 bench-survivors: setup
-	$(BIN)/python -m tests.benchmarks.bench_survivors $(if $(KILLS),--kills $(KILLS))
+	$(BIN)/python -m tests.benchmarks.bench_survivors $(if $(KILLS),--kills $(KILLS)) $(if $(EVERY),--every $(EVERY)) $(if $(PICTURE),--picture $(PICTURE))
 
 # Half a minute: what the exact sum and AdamW take of a processor core; the figures stand in training/gradients/README.md.
 bench-passes: setup

@@ -16,6 +16,7 @@ PART_NAMES = {
     "useful": "steps that count",
     "again": "steps that were lost",
     "input_wait": "waiting for samples",
+    "without_rank": "standing still after a rank died",
     "start": "starting",
     "restore": "restoring",
     "validate": "validating",
@@ -37,6 +38,7 @@ class TimeSpent:
     useful: float  # making steps that the weights of the resume point have
     again: float  # making steps that were lost, or left out by a rollback
     input_wait: float
+    without_rank: float  # from a death until the others trained on
     start: float
     restore: float
     validate: float
@@ -67,6 +69,7 @@ def sum_up_time(state: RunState) -> TimeSpent | None:
     trained = sum(_training_seconds(segment, per_step) for segment in segments)
     share = waiting_share(segments)
     waited = sum(_waiting_seconds(segment, share) for segment in segments)
+    stood_still = min(sum(view.seconds for segment in segments for view in segment.views), trained - waited)
     steps_made = sum(map(_steps, segments))
     kept = min(1.0, resume_step(state) / steps_made) if steps_made else 0.0
     phases = {name: sum(segment.phases.get(name, 0.0) for segment in segments) for name in _OVERHEADS}
@@ -76,9 +79,10 @@ def sum_up_time(state: RunState) -> TimeSpent | None:
     if state.lease is None and state.promoted is not None:
         ends.append(state.promoted.promoted_at)
     spent = TimeSpent(
-        useful=(trained - waited) * kept,
-        again=(trained - waited) * (1 - kept),
+        useful=(trained - waited - stood_still) * kept,
+        again=(trained - waited - stood_still) * (1 - kept),
         input_wait=waited,
+        without_rank=stood_still,
         **phases,
         unknown=max(0.0, in_segments - trained - sum(phases.values())),
         between=0.0 if describe_clock(state) else max(0.0, max(ends) - state.created_at - in_segments),

@@ -63,6 +63,15 @@ def test_phases_and_what_lies_between_segments_add_up_to_all_of_the_time() -> No
     assert time.goodput == pytest.approx(0.5)
 
 
+def test_what_ranks_stood_still_for_after_another_one_died_is_no_time_in_which_steps_were_made() -> None:
+    views = [
+        {"step": 20, "lost": [1], "causes": ["SIGKILL"], "num_ranks": 3, "seconds": 1.5},
+        {"step": 30, "joined": [1], "num_ranks": 4, "seconds": 0.5},
+    ]
+    state = run_of([segment(0, 100, at=0, seconds=100, phases={"train": 100.0}, views=views)], step=100)
+    assert parts_of(state) == pytest.approx({"useful": 98, "without_rank": 2})
+
+
 def test_a_lost_segment_is_known_by_its_steps_and_those_that_no_checkpoint_has_do_not_count() -> None:
     lost = segment(0, 50, at=0, seconds=80, outcome="lost", steps_lost=20)
     second = segment(30, 80, at=80, seconds=50, phases={"train": 50.0})

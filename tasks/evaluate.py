@@ -122,12 +122,13 @@ def _run_ranks(config: RunConfig, run_paths: RunPaths, request: StopRequest) -> 
         loading = ReportLoading(config.report.baseline)
         with job, LiveLog(run_paths, lease), loading, console.status("evaluating on the test split"):
             is_hung = supervise(job, watch, request, take)
-        reason = watch.cause if is_hung else f"The last lines of its log:\n{_last_lines(job)}"
+        last_lines = _last_lines(job)
         if is_hung:
             message = f"The evaluation made no progress. {watch.cause}"
             alert(NO_PROGRESS, run_address(run_paths.store, config.run), message, run=config.run)
-        settle_evaluation(config, run_paths, lease)
+        account = settle_evaluation(config, run_paths, lease)
     if not _is_evaluated(run_paths, state):
+        reason = watch.cause if is_hung else account.cause or f"The last lines of its log:\n{last_lines}"
         raise SegmentFailedError(f"The evaluation ended without a result. {reason}")
 
 

@@ -6,7 +6,7 @@ ends as it would without views. A rank of a group that is left waits for nobody 
 
 from training.handover import take_over
 from training.parts import Segment
-from training.views.lost_peer import is_lost_peer
+from training.views.lost_peer import LostPeerError, is_lost_peer
 from training.views.membership import CannotGoOnError
 
 
@@ -26,7 +26,7 @@ def go_on_without(segment: Segment, error: RuntimeError) -> None:
 
 def go_over(segment: Segment) -> None:
     """Leave the present view together with all its members, at a step boundary, for the newer one that they know of."""
-    error = RuntimeError("A newer view of the ranks was committed, and it did not come about.")
+    error = LostPeerError("A newer view of the ranks was committed, and it did not come about.")
     if (lost := _enter_next(segment, error)) is not None:
         go_on_without(segment, lost)
 
@@ -34,7 +34,7 @@ def go_over(segment: Segment) -> None:
 def join(segment: Segment) -> None:
     """Be taken into a view for the first time, and take over the state of those who train."""
     segment.membership.say_ready()
-    error = RuntimeError("This rank was begun to join those that train, and was taken into no view.")
+    error = LostPeerError("This rank was begun to join those that train, and was taken into no view.")
     if (lost := _enter_next(segment, error, longest_seconds=None)) is not None:
         go_on_without(segment, lost)
 

@@ -22,11 +22,10 @@ from training.optim.divergence import DivergedError
 from training.spec import SegmentSpec
 from training.stopping import StopReason, supervisor_pid
 from training.views.account import describe_views
+from training.views.lost_peer import is_lost_peer
 from training.world import World
 
 MAX_CAUSE_CHARACTERS = 2000
-# Of the file in Gloo's sources that raises when the other side is gone.
-GLOO_CONNECTION = "gloo/transport/tcp/"
 
 
 class Ending:
@@ -130,7 +129,7 @@ def _find_launch(spec: SegmentSpec, store: Store) -> Launch | None:
 def describe_failure(error: Exception) -> str:
     """A cause in words: Gloo's own about a broken connection name no cause, and end in a joke."""
     text = f"{type(error).__name__}: {error}"
-    if GLOO_CONNECTION not in text:
+    if not is_lost_peer(error):
         return text
     return (
         f"{CONNECTION_BROKE}: its process ended, its machine vanished, or the network between them "

@@ -161,13 +161,17 @@ def settle_segment(
     return record
 
 
-def settle_evaluation(config: RunConfig, run_paths: RunPaths, lease: Lease) -> None:
-    """End an evaluation whose supervisor is gone, or has seen the ranks end: it is made again if there is no result."""
-    _wait_for_ranks(config, run_paths, lease)
+def settle_evaluation(config: RunConfig, run_paths: RunPaths, lease: Lease) -> RankEndsAccount:
+    """End an evaluation whose supervisor is gone, or has seen the ranks end: it is made again if there is no result.
+
+    Returns how the ranks ended.
+    """
+    account = _wait_for_ranks(config, run_paths, lease)
     held = run_paths.manifest.load_head().state.lease
     if held is not None and held.fence == lease.fence:
         run_paths.manifest.commit("evaluation ended", end_evaluation(lease.fence))
     _put_away(run_paths, lease)
+    return account
 
 
 def _wait_for_ranks(config: RunConfig, run_paths: RunPaths, lease: Lease) -> RankEndsAccount:

@@ -12,10 +12,10 @@ from pathlib import Path
 from pydantic import BaseModel, Field, ValidationError
 
 from storage.errors import StoreError, StoreUnavailableError
-from training.views.lost_peer import GLOO_LOST
+from training.views.lost_peer import GLOO_LOST, LostPeerError
 
 ENDS_NAME = "rank-ends.json"
-LOST_CONNECTION = (*GLOO_LOST, "ncclRemoteError")
+LOST_CONNECTION = (*GLOO_LOST, LostPeerError.__name__, "ncclRemoteError")
 NO_MEMORY = ("OutOfMemoryError", "MemoryError", "can't allocate memory", "not enough memory")
 # In what `s3/errors.py` says of a refused or missing key. A refused connection is a store that is away.
 REFUSED = ("AccessDenied", "Access was refused", "does not accept the credentials", "No credentials for")

@@ -58,7 +58,7 @@ class Faults:
         for phase in PHASES:
             yield Fault(f"power cut at every operation: {phase}", partial(self._kill_in, phase))
         for phase in survivors.PHASES:
-            yield Fault(f"SIGKILL of a rank at every operation: {phase}", partial(self._kill_ranks_in, phase))
+            yield Fault(f"SIGKILL of a rank at its operations: {phase}", partial(self._kill_ranks_in, phase))
         for deaths in survivors.DEATHS:
             yield Fault(f"SIGKILL of {deaths.name}", partial(survivors.go_on_after, site, deaths))
         yield Fault(
@@ -143,7 +143,8 @@ class Faults:
 
     def _kill_ranks_in(self, phase: str) -> Attempt:
         points = [point for point in self._points[1] if point.moment.role == "rank" and point.phase == phase]
-        return survivors.die_at_each(self._site, points, lambda point: self._say(str(point)))
+        drawn = self._generator.sample(points, min(len(points), survivors.MOST_POINTS))
+        return survivors.die_at_each(self._site, drawn, lambda point: self._say(str(point)))
 
     def _kill_prunes(self) -> Attempt:
         return prune_kills.kill_at_each(self._site, prune_kills.trace_prune(self._site))

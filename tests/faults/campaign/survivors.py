@@ -21,7 +21,7 @@ PHASES = ("save", "outcome", "restore")
 # Before the first validation, whose model is the best so far: with a share of that one's save a segment ends.
 EARLY, VALIDATED = STEPS // 2 - 5, STEPS // 2
 # Of each part, drawn anew each time: a run for a few of them takes seconds.
-MOST_POINTS = 32
+MOST_POINTS = 20
 # As often as a rank may die within ten minutes and be begun again: a third time it stays out.
 DEATHS_OF_ONE = 2
 FOUR = {"train__ranks": 4}

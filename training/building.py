@@ -69,7 +69,9 @@ def build_segment(
         validator=make_validator(
             spec, world, store, dataset, precision, "validation", spec.validation, wait_of(spec, flag, reporter.noted)
         ),
-        checkpointer=Checkpointer(spec, world, store, trainer, state, reporter, dataset.splits["train"].num_rows),
+        checkpointer=Checkpointer(
+            spec, world, store, trainer, state, reporter, dataset.splits["train"].num_rows, membership.can_change
+        ),
         restorer=Restorer(store, world, trainer),
         agreement=Agreement(world, flag, membership.newest, lambda: trainer.wrong_step),
         reporter=reporter,

@@ -7,6 +7,7 @@ is compared with who gave it, bit for bit; and what a wrong sum has changed is g
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from training.checkpointing.equality import wrong_sum
 from training.checkpointing.state_hashes import require_equal_now
+from training.checkpointing.under_way import Fate, SaveStanding, decide_fate
 from training.collectives import all_reduce, broadcast
 from training.parts import Segment
 from training.rank_status import Collective
@@ -31,15 +33,22 @@ class Standing(NamedTuple):
     num_sealed: int
     saved_step: int
     ledger_end: int
-    is_saving: int  # this and what follows is not compared
-    misses_only_index: int
-    is_beyond_repair: int
-    owes_save: int
+    owes_save: int  # this and what follows is not compared
     wrong_step: int
+    save: SaveStanding
 
     @property
     def position(self) -> tuple[int, ...]:
-        return self[:6]
+        return tuple(self[:6])
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return (*self[:-1], *self.save)
+
+    @classmethod
+    def of(cls, numbers: Sequence[int]) -> "Standing":
+        num_own = len(cls._fields) - 1
+        return cls(*numbers[:num_own], save=SaveStanding(*numbers[num_own:]))
 
 
 def take_over(segment: Segment) -> None:
@@ -54,31 +63,35 @@ def take_over(segment: Segment) -> None:
         raise CannotGoOnError("No rank is left that has the state of training.")
     if wrong_step := max(standing.wrong_step for standing in all_standings):
         raise wrong_sum(wrong_step, segment.trainer.wrong_step > 0, segment.world)
+    fate = decide_fate([one.save for one in all_standings], [one.has_state > 0 for one in all_standings])
+    if fate.is_lost and all_standings[furthest].save.is_beyond_repair:
+        raise CannotGoOnError(
+            "The ranks died that held a share of the best model's checkpoint, which is not there yet."
+        )
+    if fate.is_complete or fate.is_let_go:
+        segment.checkpointer.end_with_others(fate.is_complete)
     are_behind = [standing.position != all_standings[furthest].position for standing in all_standings]
-    is_same = not any(are_behind)
-    save_goes_on = is_same and all(standing.misses_only_index for standing in all_standings)
-    if any(standing.is_beyond_repair for standing in all_standings) and not save_goes_on:
-        raise CannotGoOnError("A rank died that wrote a share of the best model's checkpoint, which is not there yet.")
-    if not is_same:
+    if any(are_behind):
         _give_state(segment, furthest, are_behind[segment.world.rank])
         require_equal_now(segment.trainer, segment.world, segment.state.step)
-    _settle_save(segment, all_standings, save_goes_on)
+    _settle_save(segment, all_standings, fate)
+    segment.membership.has_state = True  # from here on it has all of it, the save under way included
     segment.source.deal_anew(segment.state.step)
     segment.checkpointer.deal_anew()
 
 
 def _compare(segment: Segment) -> list[Standing]:
-    world = segment.world
-    rows = torch.zeros(world.size, len(Standing._fields), dtype=torch.int64)
-    rows[world.rank] = torch.tensor(_standing_of(segment))
+    world, own = segment.world, _standing_of(segment).numbers
+    rows = torch.zeros(world.size, len(own), dtype=torch.int64)
+    rows[world.rank] = torch.tensor(own)
     all_reduce(rows, world, Collective.VIEW)
-    return [Standing(*row) for row in rows.tolist()]
+    return [Standing.of(row) for row in rows.tolist()]
 
 
 def _standing_of(segment: Segment) -> Standing:
-    state, checkpointer, records = segment.state, segment.checkpointer, segment.checkpointer.records
+    state, records, save = segment.state, segment.checkpointer.records, segment.checkpointer.standing()
     if not segment.membership.has_state:
-        return Standing(0, NO_STEP, 0, 0, NO_STEP, 0, 0, 0, 0, 0, 0)
+        return Standing(0, NO_STEP, 0, 0, NO_STEP, 0, 0, 0, save)
     return Standing(
         has_state=1,
         step=state.step,
@@ -86,20 +99,21 @@ def _standing_of(segment: Segment) -> Standing:
         num_sealed=records.num_sealed,
         saved_step=records.saved[0],
         ledger_end=records.ledger_end,
-        is_saving=int(not checkpointer.is_idle),
-        misses_only_index=int(checkpointer.misses_only_the_index),
-        is_beyond_repair=int(checkpointer.is_beyond_repair),
         owes_save=int(segment.save_is_owed),
         wrong_step=segment.trainer.wrong_step,
+        save=save,
     )
 
 
-def _settle_save(segment: Segment, all_standings: list[Standing], goes_on: bool) -> None:
-    """A save under way goes on if nobody's share of it is missing; else it is begun anew as soon as it can be."""
-    is_lost = any(standing.is_saving for standing in all_standings) and not goes_on
-    if is_lost:
-        segment.checkpointer.lose_writer()
-    segment.save_is_owed = is_lost or any(standing.owes_save for standing in all_standings)
+def _settle_save(segment: Segment, all_standings: list[Standing], fate: Fate) -> None:
+    """A save under way goes on if all shares of it are held by somebody; else it is begun anew as soon as it can be."""
+    checkpointer = segment.checkpointer
+    if fate.goes_on:
+        told = checkpointer.tell_save() if segment.world.rank == fate.source else None
+        checkpointer.go_on_saving(_pass_words(segment, fate.source, told), fate)
+    if fate.is_lost:
+        checkpointer.lose_writer()
+    segment.save_is_owed = fate.is_lost or any(standing.owes_save for standing in all_standings)
     segment.has_waited_for_save = segment.has_reported_save = False
 
 
@@ -119,7 +133,6 @@ def _give_state(segment: Segment, source: int, is_behind: bool) -> None:
         segment.trainer.consumption.replace(steps, words)
         segment.trainer.optimization.load_tensors(optimizer)
         _hear(segment, told)
-        segment.membership.has_state = True
 
 
 def _pass_words(segment: Segment, source: int, told: dict[str, Any] | None) -> dict[str, Any]:

@@ -27,7 +27,8 @@ from training.views.folder import ViewFolder
 
 GRACE_SECONDS = 60.0
 NUM_RANKS = 3
-FEW_STEPS: dict[str, Any] = {"steps": 9, "every_steps": 4, "validate_every_steps": 6}
+FEW_STEPS: dict[str, Any] = {"steps": 9, "every_steps": 4, "validate_every_steps": 6, "keep_best": 1}
+BEST_STEP = 6  # the first validation
 MANY_STEPS: dict[str, Any] = {"steps": 100_000, "every_steps": 10, "validate_every_steps": 25}
 NUM_KILLS = 5
 
@@ -45,6 +46,16 @@ class Death:
     steps: tuple[int, ...]
     is_slow: bool = False
     settings: tuple[tuple[str, Any], ...] = ()
+    num_ranks: int = NUM_RANKS
+
+
+def held(rank: int, file: str) -> FaultPlan:
+    """The rank's share of the best model's checkpoint is not there for two seconds: its first try to write this fails.
+
+    Steps take some milliseconds: the weights have changed by then.
+    """
+    moment = Moment("rank", "write", file, rank=rank, thread="checkpoint-writer", path=f"/{BEST_STEP:012d}-")
+    return FaultPlan().failing(moment, "EIO")
 
 
 def killed(rank: int, step: int, point: str) -> FaultPlan:
@@ -72,6 +83,38 @@ DEATHS = (
         FaultPlan().kill(Moment("rank", "write", "model", rank=1, thread="checkpoint-writer")),
         (1,),
         tuple(range(4, 10)),
+        is_slow=True,
+        settings=(("background", True),),
+    ),
+    Death(
+        "while it writes the best model beside training, which has changed since",
+        held(1, "model").kill_at_step(7, rank=1),
+        (1,),
+        (7,),
+        settings=(("background", True),),
+    ),
+    Death(
+        "the same, the first rank, which writes what is no tensor, too",
+        held(0, "optimizer").kill_at_step(7, rank=0),
+        (0,),
+        (7,),
+        is_slow=True,
+        settings=(("background", True),),
+    ),
+    Death(
+        "two of four that write the best model, one after the other",
+        held(1, "model").kill_at_step(7, rank=1).kill_at_step(8, rank=3),
+        (1, 3),
+        (7, 8),
+        is_slow=True,
+        settings=(("background", True),),
+        num_ranks=4,
+    ),
+    Death(
+        "the first rank, before it puts the index of the best model, which has changed since",
+        FaultPlan().kill(Moment("rank", "link", "index", rank=0, path=f"/{BEST_STEP:012d}-")),
+        (0,),
+        (6, 7, 8, 9),
         is_slow=True,
         settings=(("background", True),),
     ),
@@ -119,21 +162,63 @@ def test_the_others_train_on_when_a_rank_dies(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    spec = runs.next_spec(NUM_RANKS, **FEW_STEPS | dict(death.settings))
+    spec = runs.next_spec(death.num_ranks, **FEW_STEPS | dict(death.settings))
     meet(death.plan, tmp_path / "plan", spec, monkeypatch)
     outcome = train_to_end(spec, runs)
     assert death.plan.fired(tmp_path / "plan"), read_log(spec)
-    assert (outcome.outcome, outcome.last_step, outcome.world_size) == ("completed", 9, NUM_RANKS), read_log(spec)
+    assert (outcome.outcome, outcome.last_step, outcome.world_size) == ("completed", 9, death.num_ranks), read_log(spec)
     assert "restore" not in outcome.phases
     died = [(rank, cause) for view in outcome.views for rank, cause in zip(view.lost, view.causes, strict=True)]
     assert sorted(died) == [(rank, "SIGKILL") for rank in death.lost], read_log(spec)
     assert {view.step for view in outcome.views if view.lost} <= set(death.steps)
     found = runs.checkpoints_of(spec)
-    assert max(found) == 9 and expected.keys() == {4, 8, 9}
+    assert max(found) == 9 and BEST_STEP in found and expected.keys() == {4, BEST_STEP, 8, 9}
     for step in found.keys() & expected.keys():
         require_the_same(found[step], expected[step], runs)
     account = describe_rank_ends(spec.scratch_folder)
     assert account.cause is None and list(account.views) == outcome.views
+
+
+@pytest.mark.slow
+def test_a_rank_that_joins_while_the_best_model_is_written_is_the_first_one_and_puts_its_index(
+    runs: Runs, expected: dict[int, FoundCheckpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others notice a death when they next send or receive; by then there may be a view with the successor."""
+    spec = runs.next_spec(NUM_RANKS, **FEW_STEPS, background=True)
+    plan = held(0, "optimizer").hang(1, 7).hang(2, 7).kill_at_step(7, rank=0)
+    meet(plan, tmp_path / "plan", spec, monkeypatch)
+    views = ViewFolder(spec.scratch_folder)
+    with launch(spec, GRACE_SECONDS) as ranks:
+        while ranks.is_running(POLL_SECONDS):
+            if (newest := views.find_newest(0)) is not None and newest.joined:
+                for mark in plan.fired(tmp_path / "plan"):
+                    if mark["fault"] in (1, 2):
+                        os.kill(mark["pid"], signal.SIGCONT)
+    outcome = find_outcome(runs.store, spec.run, spec.fence)
+    assert outcome is not None and outcome.outcome == "completed", read_log(spec)
+    assert "restore" not in outcome.phases
+    found = runs.checkpoints_of(spec)
+    assert found.keys() >= {BEST_STEP, 9}, read_log(spec)
+    for step in found.keys() & expected.keys():
+        require_the_same(found[step], expected[step], runs)
+
+
+def test_where_both_die_that_hold_a_share_of_the_best_model_the_segment_ends(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = runs.next_spec(NUM_RANKS, **FEW_STEPS, background=True)
+    plan = held(1, "model").hang(2, 7).kill_at_step(7, rank=0).kill_at_step(7, rank=1)
+    meet(plan, tmp_path / "plan", spec, monkeypatch)
+    with launch(spec, GRACE_SECONDS) as ranks:
+        while ranks.is_running(POLL_SECONDS):
+            marks = plan.fired(tmp_path / "plan")
+            if {mark["fault"] for mark in marks} == {0, 1, 2, 3}:  # it meets both deaths at once
+                for mark in marks:
+                    if mark["fault"] == 1:
+                        os.kill(mark["pid"], signal.SIGCONT)
+    assert "The ranks died that held a share of the best model's checkpoint" in read_log(spec)
+    assert runs.checkpoints_of(spec).keys() == {4}
+    assert describe_rank_ends(spec.scratch_folder).cause is not None
 
 
 def test_a_rank_that_is_killed_again_and_again_is_replaced_and_it_is_the_same_run(tmp_path: Path) -> None:

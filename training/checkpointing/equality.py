@@ -16,14 +16,19 @@ from training.rank_status import Collective
 from training.world import World
 
 MAX_TENSORS_SHOWN = 3
+LEAST = torch.iinfo(torch.int64).min
 GOES_ON = "The run goes on from its last promoted checkpoint."
 AGAIN = "If it happens again with the same machine, take it away and test its memory."
 
 
-def require_equal_state(step: int, hashes: Mapping[str, int], world: World) -> None:
-    """Raise `UnequalRanksError` unless all ranks have the same hashes, signed 64-bit, under the same names."""
-    values = torch.tensor([hashes[name] for name in sorted(hashes)], dtype=torch.int64)
-    extremes = torch.cat([values, ~values])  # the greatest of all complements is the complement of the least
+def require_equal_state(step: int, names: Sequence[str], hashes: Mapping[str, int] | None, world: World) -> None:
+    """Raise `UnequalRanksError` unless all ranks that have hashes of these names, signed 64-bit, have the same.
+
+    None: this rank has none. Of those that have some all have all.
+    """
+    values = torch.full((len(names),), LEAST) if hashes is None else torch.tensor([hashes[name] for name in names])
+    # The greatest of all complements is the complement of the least. Who has none has what changes neither.
+    extremes = torch.cat([values, values if hashes is None else ~values])
     all_reduce(extremes, world, Collective.HASHES, GREATEST)
     greatest, least = extremes[: len(values)], ~extremes[len(values) :]
     if torch.equal(greatest, least):
@@ -31,8 +36,10 @@ def require_equal_state(step: int, hashes: Mapping[str, int], world: World) -> N
     table = torch.zeros(world.size, len(values), dtype=torch.int64)
     table[world.rank] = values
     all_reduce(table, world, Collective.HASHES)
-    labels = gather_texts(world, world.label, Collective.LABELS)
-    raise UnequalRanksError(describe_unequal_state(step, sorted(hashes), table.tolist(), labels))
+    labels = gather_texts(world, "" if hashes is None else world.label, Collective.LABELS)
+    compared = [rank for rank, label in enumerate(labels) if label]
+    rows = table[compared].tolist()
+    raise UnequalRanksError(describe_unequal_state(step, names, rows, [labels[rank] for rank in compared]))
 
 
 def wrong_sum(step: int, is_wrong_here: bool, world: World) -> UnequalRanksError:

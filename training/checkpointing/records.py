@@ -12,7 +12,8 @@ from storage.runs.ledger import LedgerPart, ledger_key
 from storage.runs.run_state import SaveFigures
 from training.spec import SegmentSpec
 
-NOTHING_SAVED = (-1, None)
+NO_STEP = -1
+NOTHING_SAVED = (NO_STEP, None)
 
 
 class SaveRecords:
@@ -27,6 +28,8 @@ class SaveRecords:
         self.ledger: LedgerPart | None = None
         self.parts: list[SealedPart] = []
         self.num_sealed = 0  # parts of the history that were made in this segment
+        self.completed_step = NO_STEP  # of the newest checkpoint of this segment
+        self.completed_at = NO_STEP  # the step at whose boundary all came to know of it
         self._spec = spec
 
     @property
@@ -52,9 +55,10 @@ class SaveRecords:
         self.parts.append(sealed)
         self.num_sealed += 1
 
-    def note_saved(self, index: CheckpointIndex, num_parts: int) -> None:
-        """A checkpoint is complete, which has the first `num_parts` parts of the history."""
+    def note_saved(self, index: CheckpointIndex, num_parts: int, at: int) -> None:
+        """A checkpoint is complete, which has the first `num_parts` parts of the history; known `at` this step."""
         self.ledger = index.ledger
+        self.completed_step, self.completed_at = index.step, at
         del self.parts[:num_parts]
 
     def count(self, stall_seconds: float, durable_seconds: float, num_bytes: int) -> None:
@@ -74,6 +78,7 @@ class SaveRecords:
             "saved": self.saved,
             "ledger": self.ledger.model_dump(mode="json") if self.ledger else None,
             "num_sealed": self.num_sealed,
+            "completed": (self.completed_step, self.completed_at),
             "parts": [{"part": s.part.model_dump(mode="json"), "data": s.data.decode()} for s in self.parts],
         }
 
@@ -83,4 +88,5 @@ class SaveRecords:
         self.figures = SaveFigures.model_validate(state["figures"]) if state["figures"] else None
         self.ledger = LedgerPart.model_validate(state["ledger"]) if state["ledger"] else None
         self.num_sealed = state["num_sealed"]
+        self.completed_step, self.completed_at = state["completed"]
         self.parts = [SealedPart(HistoryPart.model_validate(s["part"]), s["data"].encode()) for s in state["parts"]]

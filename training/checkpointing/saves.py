@@ -13,29 +13,21 @@ waited for long enough.
 import math
 import threading
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import Enum, auto
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
-import pyarrow as pa
-
-from storage.checkpoints.checkpoints import (
-    STATE_NAME,
-    CheckpointIndex,
-    checkpoint_path,
-    write_index,
-)
+from storage.checkpoints.checkpoints import CheckpointIndex, checkpoint_path, write_index
 from storage.errors import StoreError
-from storage.objects.digests import canonical_json
 from storage.objects.store import Store
-from storage.runs.ledger import LedgerHeader, LedgerPart
-from storage.runs.rollbacks.positions import end_position, skipped_ranges
-from training.checkpointing.exchange import first_trouble, share_descriptions
-from training.checkpointing.records import NOTHING_SAVED, SaveRecords
+from storage.runs.ledger import LedgerPart
+from training.checkpointing.contents import Contents
+from training.checkpointing.exchange import first_trouble
+from training.checkpointing.records import NO_STEP, NOTHING_SAVED, SaveRecords
 from training.checkpointing.snapshot import Snapshot
 from training.checkpointing.state_hashes import StateHashes
-from training.checkpointing.state_tensors import HostFile, StateTensors, share_of
-from training.checkpointing.versions import read_versions
+from training.checkpointing.state_tensors import HostFile, StateTensors, share_of, shares_of
+from training.checkpointing.under_way import Fate, Phase, Save, SaveStanding
 from training.checkpointing.writer import SECONDS_OF_ATTEMPTS, CheckpointWriter, SavePart, Writing, WrittenPart, attempt
 from training.metrics.reporter import Reporter
 from training.metrics.training_state import TrainingState
@@ -44,38 +36,16 @@ from training.trainer import Trainer
 from training.world import World
 
 NEVER = threading.Event()
+NOBODY = -1
 # Of the best model's save while the next one waits for it, whatever `store_seconds` is.
 FEWEST_FAILURES = 3
 
 
-class _Phase(Enum):
-    """State of a save beside training; the same on all ranks."""
-
-    IDLE = auto()
-    FILES = auto()
-    INDEX = auto()
-    DROPPED = auto()  # it failed on some rank; the threads of others may still be writing
-
-
-@dataclass
-class _Save:
-    """One save: of which state, in which files, and when it began; `num_parts` of the history's are in it."""
-
-    step: int
-    validated_step: int | None
-    path: str
-    tensors: StateTensors
-    hashes: StateHashes
-    num_parts: int
-    began: float
-    stall_seconds: float = 0.0
-    part: SavePart | None = None  # what this rank writes of it beside training
-    index: CheckpointIndex | None = None  # once all files are in the store
-    num_failures: int = 0
-
-
 class Checkpointer:
-    """Saves one run's training state. Its methods are called by all ranks alike, in the same order."""
+    """Saves one run's training state. Its methods are called by all ranks alike, in the same order.
+
+    With `can_lose_ranks` a save of the best model survives the death of a rank that writes a share of it.
+    """
 
     def __init__(
         self,
@@ -86,38 +56,39 @@ class Checkpointer:
         state: TrainingState,
         reporter: Reporter,
         samples: int,
+        can_lose_ranks: bool = False,
     ) -> None:
         self.records = SaveRecords(spec)
+        self._contents = Contents(spec, world, trainer, state, self.records, samples)
         self._spec = spec
         self._world = world
         self._store = store
         self._trainer = trainer
         self._state = state
         self._reporter = reporter
-        self._epoch_samples = samples
+        self._reported_step = NO_STEP
+        self._can_lose_ranks = can_lose_ranks
         self._writer = CheckpointWriter(store, spec.scratch_folder / f"save-{world.slot}")
         self._snapshot = Snapshot(world, trainer.device, trainer.optimization.optimizer)
-        self._phase = _Phase.IDLE
-        self._save: _Save | None = None
+        self._phase = Phase.IDLE
+        self._save: Save | None = None
         # As many as the time for which a store is waited for takes: counted, since ranks' clocks would not agree.
         self._most_failures = max(FEWEST_FAILURES, math.ceil(spec.store_seconds / SECONDS_OF_ATTEMPTS))
 
     @property
     def is_idle(self) -> bool:
         """Whether a save may begin."""
-        return self._phase is _Phase.IDLE
+        return self._phase is Phase.IDLE
 
     @property
     def is_saving_best(self) -> bool:
         """Whether the save under way is of the best model so far. The same on all ranks."""
-        if self.is_idle or self._save is None or self._spec.checkpoint.keep_best == 0:
-            return False
-        return self._save.step == self._state.best_step and self._save.validated_step == self._save.step
+        return not self.is_idle and self._save is not None and self._is_of_best(self._save)
 
     @property
     def writing(self) -> Writing:
         """State of the save under way on this rank, for the ranks to agree on."""
-        if self._phase is _Phase.DROPPED:
+        if self._phase is Phase.DROPPED:
             return Writing.BUSY if self._writer.writing is Writing.BUSY else Writing.DONE
         return Writing.DONE if self.is_idle else self._writer.writing
 
@@ -137,19 +108,34 @@ class Checkpointer:
     def begin(self) -> None:
         """Copy the state at this step boundary, and have the copy written beside training."""
         save = self._save = self._start()
-        self._snapshot.take(save.tensors, save.hashes)
-        save.part = self._own_part(save, self._snapshot.own)
-        self._begin_files(save.part)
+        shares = shares_of(save.tensors.files, self._world)
+        next_rank = (save.rank + 1) % save.size
+        is_held_twice = self._can_lose_ranks and save.size > 1 and self._is_of_best(save)
+        self._snapshot.take(save.tensors, save.hashes, shares[next_rank] if is_held_twice else None)
+        save.parts = {save.rank: self._contents.part_of(save, save.rank, self._snapshot.own)}
+        if is_held_twice:
+            save.second = self._contents.part_of(save, next_rank, self._snapshot.second)
+        self._begin_files(save)
         self._mark_saved()
         save.stall_seconds = time.perf_counter() - save.began
 
-    def _begin_files(self, part: SavePart) -> None:
-        def write(given_up: threading.Event) -> WrittenPart:
-            self._snapshot.finish()
-            return self._writer.write(part, given_up)
+    def _is_of_best(self, save: Save) -> bool:
+        is_kept = self._spec.checkpoint.keep_best > 0
+        return is_kept and save.step == self._state.best_step and save.validated_step == save.step
 
-        self._writer.start(write)
-        self._phase = _Phase.FILES
+    def _begin_files(self, save: Save) -> None:
+        self._writer.start(*(self._job_of(save, share) for share in save.parts))
+        self._phase = Phase.FILES
+
+    def _job_of(self, save: Save, share: int) -> Callable[[threading.Event], WrittenPart]:
+        part = save.parts[share]
+        write = self._writer.write if share == save.rank else self._writer.write_for_another
+
+        def finish_and_write(given_up: threading.Event) -> WrittenPart:
+            self._snapshot.finish()
+            return write(part, given_up)
+
+        return finish_and_write
 
     def advance(self, writing: Writing, is_next_due: bool = False) -> None:
         """Do what is next for the save under way, now that all ranks' words on it come to `writing`.
@@ -160,9 +146,9 @@ class Checkpointer:
             self._prepare()
         elif writing is Writing.FAILED:
             self._drop()
-        elif writing is Writing.DONE and self._phase is _Phase.DROPPED:
+        elif writing is Writing.DONE and self._phase is Phase.DROPPED:
             self._repeat_or_let_go(is_next_due)
-        elif writing is Writing.DONE and self._phase is _Phase.FILES:
+        elif writing is Writing.DONE and self._phase is Phase.FILES:
             self._begin_index()
         elif writing is Writing.DONE:
             self._finish()
@@ -176,51 +162,118 @@ class Checkpointer:
         save = self._start()
         save.hashes.read()
         own = (HostFile(file) for file in share_of(save.tensors.files, self._world))
-        part = self._own_part(save, (file.filled_from(save.tensors) for file in own))
-        index = save.index = self._make_index(save, self._write_now(save, part))
+        part = self._contents.part_of(save, self._world.rank, (file.filled_from(save.tensors) for file in own))
+        index = save.index = self._contents.make_index(save, [self._write_now(save, part)])
         if self._world.is_first:
             attempt(lambda: write_index(self._store, index), NEVER)
         save.stall_seconds = time.perf_counter() - save.began
         self._record(save, is_on_cadence)
         self._mark_saved()
 
-    @property
-    def is_beyond_repair(self) -> bool:
-        """Whether a save that lost a writer could not be begun anew: the model is the best one, and has changed."""
-        return self.is_saving_best and self._save is not None and self._save.step != self._state.step
+    def standing(self) -> SaveStanding:
+        """What this rank has of the save under way. Waits until nothing that training could change is read for it."""
+        self._snapshot.wait_until_read()
+        save, completed = self._save, self.records.completed_step
+        if self.is_idle or save is None:
+            return SaveStanding(phase=self._phase, completed_step=completed)
+        return SaveStanding(
+            phase=self._phase,
+            step=save.step,
+            rank=save.rank,
+            size=save.size,
+            holds_second=int(save.second is not None and self._snapshot.holds_second),
+            is_beyond_repair=int(self.is_saving_best and save.step != self._state.step),
+            completed_step=completed,
+        )
+
+    def end_with_others(self, is_complete: bool) -> None:
+        """The save under way is over, as it is already for another rank: its checkpoint is there, or it was let go."""
+        if is_complete and self._phase is Phase.INDEX:
+            self._finish()
+        elif not self.is_idle:
+            self._writer.give_up()
+            self._phase = Phase.IDLE
+
+    def tell_save(self) -> dict[str, Any]:
+        """What others have to know to go on with the save under way."""
+        assert self._save is not None
+        return self._save.tell()
+
+    def go_on_saving(self, told: dict[str, Any], fate: Fate) -> None:
+        """Go on with the save that another rank has `told` of: with new ranks, and with the shares of those that died.
+
+        The index, where there is one, is put by whoever is the first rank now; it may be there.
+        """
+        if self.is_idle or self._save is None:
+            self._save = self._save_told(told)
+        save = self._save
+        self.records.saved = (save.step, save.validated_step)
+        save.num_failures, save.can_be_repeated = told["num_failures"], fate.writers is not None
+        save.index = None if told["index"] is None else CheckpointIndex.model_validate(told["index"])
+        if fate.phase is Phase.DROPPED and self._phase is not Phase.DROPPED:
+            self._writer.cancel()
+        self._phase = fate.phase
+        for share, writer in enumerate(fate.writers or []):
+            if writer == save.rank and share not in save.parts:
+                assert save.second is not None
+                save.parts[share] = save.second
+                if fate.phase is Phase.FILES:
+                    self._writer.add(self._job_of(save, share))
+        if fate.phase is Phase.INDEX:
+            self._write_index()
 
     def lose_writer(self) -> None:
         """Give the save under way up: a rank that wrote a share of it is gone. It is begun anew, from a later state."""
-        self._phase = _Phase.DROPPED
+        self._phase = Phase.DROPPED
         self._writer.cancel()
         self._save, self.records.saved = None, NOTHING_SAVED
 
-    @property
-    def misses_only_the_index(self) -> bool:
-        """Whether all files of the save under way are in the store."""
-        return self._phase is _Phase.INDEX
-
     def deal_anew(self) -> None:
-        """The ranks are others from here on, and so is what this one writes.
+        """The ranks are others from here on, and so is what this one writes of the next save.
 
-        An index that the first one did not live to put, as far as is known, is put by whoever is the first now.
+        A checkpoint that was completed at this very boundary is reported: the first rank may not have lived to do so.
         """
         self._snapshot.deal_anew()
-        if self.misses_only_the_index and self._save is not None:
-            self._save.part = None  # of what is in the buffers another rank has a share now
-            self._write_index()
+        if self.records.completed_at == self._state.step:
+            self._report(self.records.completed_step)
 
-    def _start(self) -> _Save:
+    def _report(self, step: int) -> None:
+        """For promotion, once."""
+        if self._world.is_first and self._reported_step != step:
+            self._reported_step = step
+            self._reporter.checkpointed(checkpoint_path(self._spec.run, step, self._spec.fence), step)
+
+    def _save_told(self, told: dict[str, Any]) -> Save:
+        """A save of which this rank has nothing: it did not begin it."""
+        save = self._new_save(told["step"], told["validated_step"], told["num_parts"], told["began"])
+        save.hashes.skip()
+        save.rank, save.stall_seconds = NOBODY, told["stall_seconds"]
+        self._writer.give_up()
+        return save
+
+    def _start(self) -> Save:
         """Read what is known of the steps since the last save."""
         began = time.perf_counter()
         self._state.curve.collect(self._state.step)
         sealed = self._state.seal_history(self._spec.run)
         if sealed is not None:
             self.records.add_part(sealed)
-        path = checkpoint_path(self._spec.run, self._state.step, self._spec.fence)
-        tensors, num_parts = self._tensors(), len(self.records.parts)
-        hashes = StateHashes(tensors, share_of(tensors.files, self._world), self._world, self._trainer.device)
-        return _Save(self._state.step, self._state.validated_step, path, tensors, hashes, num_parts, began)
+        return self._new_save(self._state.step, self._state.validated_step, len(self.records.parts), began)
+
+    def _new_save(self, step: int, validated_step: int | None, num_parts: int, began: float) -> Save:
+        tensors = self._tensors()
+        own = share_of(tensors.files, self._world)
+        return Save(
+            step=step,
+            validated_step=validated_step,
+            path=checkpoint_path(self._spec.run, step, self._spec.fence),
+            tensors=tensors,
+            hashes=StateHashes(tensors, own, self._world, self._trainer.device),
+            num_parts=num_parts,
+            began=began,
+            rank=self._world.rank,
+            size=self._world.size,
+        )
 
     def _prepare(self) -> None:
         """Allocate the buffers once the optimizer has its state: after the first step, not within the first save."""
@@ -230,13 +283,7 @@ class Checkpointer:
     def _tensors(self) -> StateTensors:
         return StateTensors(self._trainer, leaves_out_frozen=bool(self._spec.frozen))
 
-    def _own_part(self, save: _Save, files: Iterable[HostFile]) -> SavePart:
-        if not self._world.is_first:
-            return SavePart(save.path, files, note=save.hashes.add_file)
-        state, history = canonical_json(self._state_dict()), self.records.parts.copy()
-        return SavePart(save.path, files, state, history, self._next_ledger_part(), save.hashes.add_file)
-
-    def _write_now(self, save: _Save, part: SavePart) -> WrittenPart:
+    def _write_now(self, save: Save, part: SavePart) -> WrittenPart:
         written, trouble = None, None
         try:
             written = self._writer.write(part, NEVER)
@@ -249,32 +296,39 @@ class Checkpointer:
 
     def _begin_index(self) -> None:
         assert self._save is not None
-        self._save.index = self._make_index(self._save, self._writer.result())
-        self._phase = _Phase.INDEX
+        self._save.index = self._contents.make_index(self._save, self._writer.results())
+        self._phase = Phase.INDEX
         self._write_index()
 
     def _write_index(self) -> None:
         if self._world.is_first and self._save is not None and (index := self._save.index) is not None:
-            self._writer.start(lambda given_up: attempt(lambda: write_index(self._store, index), given_up))
+            self._writer.start(partial(attempt, lambda: write_index(self._store, index)))
 
     def _finish(self) -> None:
         assert self._save is not None
-        self._phase = _Phase.IDLE
         self._record(self._save, is_on_cadence=True)
+        self._be_idle()
+
+    def _be_idle(self) -> None:
+        """Nobody reads the copies any more."""
+        self._phase = Phase.IDLE
+        self._snapshot.let_go_of_second()
+        if self._save is not None:
+            self._save.release()
 
     def _give_up(self) -> None:
         """Let go of the save under way; but one of which only the index is missing may have it. A collective."""
-        if self._phase is _Phase.INDEX:
+        if self._phase is Phase.INDEX:
             trouble = first_trouble(self._world, None if self._writer.ends_well() else "the index was not written")
             if trouble is None:
                 self._finish()
         self._writer.give_up()
-        self._phase = _Phase.IDLE
+        self._phase = Phase.IDLE
 
     def _drop(self) -> None:
         """Report the save that failed on some rank, and have all threads stop. They are not waited for here."""
         assert self._save is not None
-        self._phase = _Phase.DROPPED
+        self._phase = Phase.DROPPED
         if self._world.is_first and not self._save.num_failures:
             reason = (
                 self._writer.failure() or "another rank could not write its files; its error is in the segment's log"
@@ -286,26 +340,27 @@ class Checkpointer:
     def _repeat_or_let_go(self, is_next_due: bool) -> None:
         """No rank's thread is at the save that failed any more: its buffers still have the state."""
         save = self._save
-        if save is None or save.part is None or not self.is_saving_best:
-            if self.is_beyond_repair:
-                self._reporter.noted(
-                    f"The model of step {self._state.best_step:,}, the best so far, gets no checkpoint: its save "
-                    "failed after a rank had died. Training goes on."
-                )
-            self._phase = _Phase.IDLE
+        if save is None or not self.is_saving_best:
+            self._be_idle()
+        elif not save.can_be_repeated:
+            self._be_idle()
+            self._reporter.noted(
+                f"The model of step {save.step:,}, the best so far, gets no checkpoint: its save failed after "
+                "ranks had died. Training goes on."
+            )
         elif is_next_due and save.num_failures >= self._most_failures:
-            self._phase = _Phase.IDLE
+            self._be_idle()
             self._reporter.noted(
                 f"The model of step {save.step:,}, the best so far, gets no checkpoint: its save failed "
                 f"{save.num_failures} times, and the next save is due. Training goes on."
             )
         else:
-            self._begin_files(save.part)
+            self._begin_files(save)
 
-    def _record(self, save: _Save, is_on_cadence: bool) -> None:
+    def _record(self, save: Save, is_on_cadence: bool) -> None:
         """Report the new checkpoint, for promotion. What its ledger has is not written again."""
         assert save.index is not None
-        self.records.note_saved(save.index, save.num_parts)
+        self.records.note_saved(save.index, save.num_parts, self._state.step)
         self._trainer.consumption.forget_before(save.step)
         durable_seconds = time.perf_counter() - save.began
         if self._world.is_first:
@@ -316,59 +371,7 @@ class Checkpointer:
             )
         if is_on_cadence:
             self.records.count(save.stall_seconds, durable_seconds, save.index.num_bytes)
-        self._reporter.checkpointed(save.path, save.step)
+        self._report(save.step)
 
     def _mark_saved(self) -> None:
         self.records.saved = (self._state.step, self._state.validated_step)
-
-    def _state_dict(self) -> dict[str, object]:
-        cursor = self._cursor(self._state.step)
-        return self._state.state_dict() | {
-            "cursor": cursor,
-            "epoch": cursor // self._epoch_samples,
-            "optimization": self._trainer.optimization.state_dict(),
-        }
-
-    def _cursor(self, step: int) -> int:
-        return end_position(step, self._spec.train.batch_size, self._spec.rollbacks)
-
-    def _next_ledger_part(self) -> tuple[LedgerHeader, pa.Table] | None:
-        """The part from the last save to now. None where no step was made: a validation was made up for."""
-        first_step = self.records.ledger_end
-        if first_step == self._state.step:
-            return None
-        header = LedgerHeader(
-            run=self._spec.run,
-            fence=self._spec.fence,
-            first_step=first_step,
-            end_step=self._state.step,
-            world_size=self._world.full_size,  # the same bytes, whoever is missing just then
-            dataset_digest=self._spec.dataset_digest,
-            previous=self.records.ledger,
-            skipped=skipped_ranges(first_step, self._state.step, self._spec.rollbacks),
-        )
-        return header, self._trainer.consumption.table()
-
-    def _make_index(self, save: _Save, written: WrittenPart) -> CheckpointIndex:
-        """A collective: each rank knows the hashes of its own files.
-
-        Raises `UnequalRanksError` on every rank alike: without an index there is no checkpoint.
-        """
-        save.hashes.require_equal(save.step)
-        tensors_of_model = self._trainer.model.state_dict().keys()
-        names = [*(file.name for file in save.tensors.files), STATE_NAME]
-        own = [*map(written.files.get, names), written.ledger]
-        *described, ledger = share_descriptions(own, self._world)
-        return CheckpointIndex(
-            run=self._spec.run,
-            fence=self._spec.fence,
-            step=save.step,
-            cursor=self._cursor(save.step),
-            dataset_digest=self._spec.dataset_digest,
-            versions=read_versions(self._trainer.device),
-            configuration=self._spec.model_dump(mode="json", include={"model", "train"}),
-            ledger=self.records.ledger_with(save.step, ledger),
-            constants=sorted({name for name, _ in self._trainer.model.named_buffers()} & tensors_of_model),
-            files=dict(zip(names, described, strict=True)),
-            frozen=self._spec.frozen,
-        )

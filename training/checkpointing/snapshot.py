@@ -6,8 +6,12 @@ its own while the next forward and backward pass run, and the optimizer's next c
 the CPU waits for nothing. Where there are several ranks, the thread that writes first hashes what this one does not
 copy, beside that pass too, and the next change waits for it. Buffers are allocated once, page-locked where there is a
 GPU; who overwrites them has made sure that no thread reads them any more.
+
+Of the best model's state a share of another rank's is copied, too, as its second holder does: by the thread that
+writes, before it hashes, so training does not stand still for it; and into memory that is taken for that save alone.
 """
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 
@@ -30,6 +34,10 @@ class Snapshot:
         self._device = device
         self._files: list[TensorFile] = []
         self.own: list[HostFile] = []
+        self.second: list[HostFile] = []  # another rank's share, once `holds_second`
+        self.holds_second = False
+        self._state: StateTensors | None = None
+        self._to_hold: Sequence[TensorFile] | None = None
         self._on_gpu = device.type == "cuda"
         self._stream = torch.cuda.Stream(device) if self._on_gpu else None  # type: ignore[no-untyped-call]
         self._copied: torch.cuda.Event | None = None
@@ -55,13 +63,14 @@ class Snapshot:
         """This rank's share is another one from here on. What is in the buffers may still be read."""
         self._files = []
 
-    def take(self, state: StateTensors, hashes: StateHashes) -> None:
+    def take(self, state: StateTensors, hashes: StateHashes, to_hold: Sequence[TensorFile] | None = None) -> None:
         """Copy this rank's share of the state, or begin to. What is in the buffers must have been written before.
 
-        `finish` has the hashes of what is not copied.
+        `finish` has the hashes of what is not copied, and the copy of another rank's share that is `to_hold`.
         """
         self.prepare(state.files)
-        self._hashes = hashes
+        self.let_go_of_second()
+        self._state, self._hashes, self._to_hold = state, hashes, to_hold
         if self._stream is None:
             self._copy_by_several(state)
             return
@@ -70,25 +79,52 @@ class Snapshot:
             self._copy(state)
             self._copied = self._stream.record_event()
 
+    def let_go_of_second(self) -> None:
+        """Give the memory back that was taken for one save. No thread reads it any more."""
+        for file in self.second:
+            file.release()
+        self.second, self.holds_second, self._state, self._to_hold = [], False, None, None
+
+    def wait_until_read(self) -> None:
+        """Wait until nothing is copied or hashed any more that training could change."""
+        if self._hashes is not None:
+            self._hashes.are_read.wait()
+        if self._copied is not None:
+            self._copied.synchronize()
+
     def finish(self) -> None:
         """Hash what is not copied, once, and wait until the copy is there. For the thread that writes it, at once."""
         if self._copied is not None:
             # A new thread is on GPU 0: any call would take memory there for a context that this rank does not need.
             torch.cuda.set_device(self._device)
         if self._hashes is not None and not self._hashes.are_read.is_set():
-            self._hash(self._hashes)
+            self._read(self._hashes)
         if self._copied is not None:
             self._copied.synchronize()
 
-    def _hash(self, hashes: StateHashes) -> None:
+    def _read(self, hashes: StateHashes) -> None:
         with self._beside():
             try:
+                self._copy_second()
                 hashes.read()
                 if self._stream is not None:
                     self._copied = self._stream.record_event()
             finally:
                 hashes.are_read.set()  # training must not wait for a thread that has failed
             hashes.settle()
+
+    def _copy_second(self) -> None:
+        """All of it; where there is no memory for it the save goes on without."""
+        if self._to_hold is None or self._state is None:
+            return
+        try:
+            for layout in self._to_hold:
+                self.second.append(HostFile(layout, page_locked=self._on_gpu))  # kept: a copy to it may be under way
+                self.second[-1].filled_from(self._state)
+        except (OSError, MemoryError, RuntimeError) as error:
+            print(f"There is no second copy of a share of the best model's checkpoint: {error}", flush=True)
+        else:
+            self.holds_second = True
 
     def _beside(self) -> AbstractContextManager[object]:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)

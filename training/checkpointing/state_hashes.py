@@ -4,7 +4,8 @@ So they do before a divergence is believed, and they can wherever all are at one
 
 What this rank writes is hashed as it is written; what others write, and what no checkpoint has since it is not trained,
 as it is in this rank's own memory. Invariant: the tensors are hashed as they were at one step boundary: until
-`are_read` is set nobody may change them.
+`are_read` is set nobody may change them. Each rank hashes all of them, so whichever of them are left when others have
+died compare all; a rank that came later knows none of the hashes, and is left out of the comparison.
 """
 
 import threading
@@ -25,7 +26,7 @@ WORDS = {MODEL_STEM: "the weights", OPTIMIZER_STEM: "the optimizer's"}
 
 
 class StateHashes:
-    """The hashes of one state, as they come to be known. A rank that is alone has nothing to compare, and hashes none.
+    """The hashes of one state, as they come to be known. Who began as the only rank has nothing to compare with.
 
     `own` are the files that this rank writes; `device` is where most of the tensors are.
     """
@@ -39,15 +40,21 @@ class StateHashes:
         self._hashes: dict[str, int] = {}
         self._names: list[str] = []
         self._on_device: Tensor | None = None
-        if world.size == 1:
-            self.are_read.set()
+        self._is_hashed = world.size > 1
+        if not self._is_hashed:
+            self.skip()
+
+    def skip(self) -> None:
+        """Hash nothing: the state is not the one that this rank has."""
+        self._is_hashed = False
+        self.are_read.set()
 
     def read(self) -> None:
         """Hash what this rank does not write. On a GPU that is begun: what comes after in its stream is."""
         if self.are_read.is_set():
             return
         own = {_name_of(self._state.stem_of(file), entry.name) for file in self._own for entry in file.entries}
-        live = {_name_of(stem, name): t for stem, named in self._state.everything.items() for name, t in named.items()}
+        live = self._everything()
         self._names = [name for name in live if name not in own]
         if self._names:
             self._on_device = torch.stack([hash_of_bits(live[name]).to(self._device) for name in self._names])
@@ -60,7 +67,7 @@ class StateHashes:
 
     def add_file(self, file: HostFile) -> None:
         """Hash what is about to be written."""
-        if self._world.size > 1:
+        if self._is_hashed:
             stem = self._state.stem_of(file.layout)
             self._hashes |= {_name_of(stem, name): int(hash_of_bits(t)) for name, t in file.tensors.items()}
 
@@ -68,7 +75,11 @@ class StateHashes:
         """Raise `UnequalRanksError` on every rank alike unless all have the same. A collective."""
         self.settle()
         if self._world.size > 1:
-            require_equal_state(step, self._hashes, self._world)
+            names = sorted(self._everything())
+            require_equal_state(step, names, self._hashes if self._is_hashed else None, self._world)
+
+    def _everything(self) -> dict[str, Tensor]:
+        return {_name_of(stem, name): t for stem, named in self._state.everything.items() for name, t in named.items()}
 
 
 def require_equal_now(trainer: Trainer, world: World, step: int) -> None:

@@ -18,8 +18,14 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from storage.backoff import Backoff
-from storage.checkpoints.checkpoints import STATE_NAME, CheckpointFile, put_checkpoint_file
-from storage.errors import StoreError
+from storage.checkpoints.checkpoints import (
+    INDEX_NAME,
+    STATE_NAME,
+    CheckpointFile,
+    CheckpointIndex,
+    put_checkpoint_file,
+)
+from storage.errors import ObjectMissingError, StoreError
 from storage.objects.history import SealedPart
 from storage.objects.store import Store
 from storage.runs.ledger import LedgerHeader, write_ledger_part
@@ -71,42 +77,46 @@ class CheckpointWriter:
         self._store = store
         self._folder = folder
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-writer")
-        self._job: Future[Any] | None = None
+        self._jobs: list[Future[Any]] = []
         self._given_up = threading.Event()
 
     @property
     def writing(self) -> Writing:
-        """How far the last job is."""
-        if self._job is None or (self._job.done() and self._job.exception() is None):
-            return Writing.DONE
-        return Writing.FAILED if self._job.done() else Writing.BUSY
+        """How far the last jobs are, all together."""
+        if not all(job.done() for job in self._jobs):
+            return Writing.BUSY
+        return Writing.FAILED if any(job.exception() for job in self._jobs) else Writing.DONE
 
-    def start(self, work: Callable[[threading.Event], Any]) -> None:
-        """Do `work` beside training; its argument returns whether to give up."""
-        self._given_up = threading.Event()
-        self._job = self._thread.submit(work, self._given_up)
+    def start(self, *work: Callable[[threading.Event], Any]) -> None:
+        """Do `work` beside training; the argument of each tells whether to give up."""
+        self._given_up, self._jobs = threading.Event(), []
+        for one in work:
+            self.add(one)
 
-    def result(self) -> Any:
-        """What the last job returned, once it is done; raises what it raised."""
-        assert self._job is not None
-        return self._job.result()
+    def add(self, work: Callable[[threading.Event], Any]) -> None:
+        """Do this, too, after what was started last."""
+        self._jobs.append(self._thread.submit(work, self._given_up))
+
+    def results(self) -> list[Any]:
+        """What the last jobs returned, once they are done; raises what one of them raised."""
+        return [job.result() for job in self._jobs]
 
     def ends_well(self) -> bool:
-        """Wait for the last job; whether it did what it was to do."""
-        return self._job is None or self._job.exception() is None
+        """Wait for the last jobs; whether they did what they were to do."""
+        return not [error for job in self._jobs if (error := job.exception()) is not None]
 
     def failure(self) -> BaseException | None:
-        """What the last job raised; None if it did not, or is still at work."""
-        return self._job.exception() if self._job is not None and self._job.done() else None
+        """What one of the last jobs raised; None if none did, or is still at work."""
+        return next(filter(None, (job.exception() for job in self._jobs if job.done())), None)
 
     def cancel(self) -> None:
-        """Have the last job give up. It stays the last job: `writing` shows when it has ended."""
+        """Have the last jobs give up. They stay the last jobs: `writing` shows when they have ended."""
         self._given_up.set()
 
     def give_up(self) -> None:
-        """Let go of the last job; it is not waited for."""
+        """Let go of the last jobs; they are not waited for."""
         self.cancel()
-        self._job = None
+        self._jobs = []
 
     def write(self, part: SavePart, given_up: threading.Event) -> WrittenPart:
         """Put all files of a part. Raises the last `StoreError` or `OSError` after three attempts at one of them."""
@@ -130,6 +140,23 @@ class CheckpointWriter:
             files[STATE_NAME] = self._put(key, memoryview(part.state), scratch / STATE_NAME, given_up)
         shutil.rmtree(scratch, ignore_errors=True)
         return WrittenPart(files, ledger)
+
+    def write_for_another(self, part: SavePart, given_up: threading.Event) -> WrittenPart:
+        """The same for a rank that died, which may have put some of it, or all.
+
+        Where the index is in the store, all is, to stay: nothing is put anew then, not even the same bytes.
+        """
+        try:
+            data = self._store.read(f"{part.path}/{INDEX_NAME}")
+        except ObjectMissingError:
+            return self.write(part, given_up)
+        index, files = CheckpointIndex.model_validate_json(data), list(part.files)
+        for file in files:
+            part.note(file)
+        names = [file.layout.name for file in files] + [STATE_NAME] * (part.state is not None)
+        ledger = index.ledger if part.next_ledger is not None else None
+        added = None if ledger is None else CheckpointFile(num_bytes=ledger.num_bytes, sha256=ledger.sha256)
+        return WrittenPart({name: index.files[name] for name in names}, added)
 
     def _put(self, key: str, data: memoryview, scratch: Path, given_up: threading.Event) -> CheckpointFile:
         return attempt(lambda: put_checkpoint_file(self._store, key, data, scratch, given_up.is_set), given_up)

@@ -7,6 +7,7 @@ ledger, with those of one rank that was never interrupted.
 import os
 import random
 import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,14 @@ def test_the_others_train_on_when_a_rank_dies(
     assert account.cause is None and list(account.views) == outcome.views
 
 
+def let_go_on(marks: list[dict[str, Any]], faults: tuple[int, ...]) -> None:
+    """Let ranks go on that stand still because of these faults."""
+    for mark in marks:
+        if mark["fault"] in faults:
+            with suppress(ProcessLookupError):
+                os.kill(mark["pid"], signal.SIGCONT)
+
+
 @pytest.mark.slow
 def test_a_rank_that_joins_while_the_best_model_is_written_is_the_first_one_and_puts_its_index(
     runs: Runs, expected: dict[int, FoundCheckpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -191,9 +200,7 @@ def test_a_rank_that_joins_while_the_best_model_is_written_is_the_first_one_and_
     with launch(spec, GRACE_SECONDS) as ranks:
         while ranks.is_running(POLL_SECONDS):
             if (newest := views.find_newest(0)) is not None and newest.joined:
-                for mark in plan.fired(tmp_path / "plan"):
-                    if mark["fault"] in (1, 2):
-                        os.kill(mark["pid"], signal.SIGCONT)
+                let_go_on(plan.fired(tmp_path / "plan"), faults=(1, 2))
     outcome = find_outcome(runs.store, spec.run, spec.fence)
     assert outcome is not None and outcome.outcome == "completed", read_log(spec)
     assert "restore" not in outcome.phases
@@ -213,9 +220,7 @@ def test_where_both_die_that_hold_a_share_of_the_best_model_the_segment_ends(
         while ranks.is_running(POLL_SECONDS):
             marks = plan.fired(tmp_path / "plan")
             if {mark["fault"] for mark in marks} == {0, 1, 2, 3}:  # it meets both deaths at once
-                for mark in marks:
-                    if mark["fault"] == 1:
-                        os.kill(mark["pid"], signal.SIGCONT)
+                let_go_on(marks, faults=(1,))
     assert "The ranks died that held a share of the best model's checkpoint" in read_log(spec)
     assert runs.checkpoints_of(spec).keys() == {4}
     assert describe_rank_ends(spec.scratch_folder).cause is not None

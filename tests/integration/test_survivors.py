@@ -28,8 +28,10 @@ from training.views.folder import ViewFolder
 
 GRACE_SECONDS = 60.0
 NUM_RANKS = 3
-FEW_STEPS: dict[str, Any] = {"steps": 9, "every_steps": 4, "validate_every_steps": 6, "keep_best": 1}
-BEST_STEP = 6  # the first validation
+FEW_STEPS: dict[str, Any] = {"steps": 9, "every_steps": 4, "validate_every_steps": 6}
+# Of two saves, the first of the best model, which is written beside training.
+BEST: dict[str, Any] = FEW_STEPS | {"every_steps": 1000, "keep_best": 1, "background": True}
+BEST_STEP = 6
 MANY_STEPS: dict[str, Any] = {"steps": 100_000, "every_steps": 10, "validate_every_steps": 25}
 NUM_KILLS = 5
 
@@ -87,12 +89,14 @@ DEATHS = (
         is_slow=True,
         settings=(("background", True),),
     ),
+)
+
+DEATHS_BESIDE_THE_BEST = (
     Death(
         "while it writes the best model beside training, which has changed since",
         held(1, "model").kill_at_step(7, rank=1),
         (1,),
         (7,),
-        settings=(("background", True),),
     ),
     Death(
         "the same, the first rank, which writes what is no tensor, too",
@@ -100,7 +104,6 @@ DEATHS = (
         (0,),
         (7,),
         is_slow=True,
-        settings=(("background", True),),
     ),
     Death(
         "two of four that write the best model, one after the other",
@@ -108,7 +111,6 @@ DEATHS = (
         (1, 3),
         (7, 8),
         is_slow=True,
-        settings=(("background", True),),
         num_ranks=4,
     ),
     Death(
@@ -117,7 +119,6 @@ DEATHS = (
         (0,),
         (6, 7, 8, 9),
         is_slow=True,
-        settings=(("background", True),),
     ),
 )
 
@@ -129,10 +130,21 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 @pytest.fixture(scope="module")
 def expected(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[int, FoundCheckpoint]:
-    """The checkpoints of one rank that meets nothing, in a process with a plan, as the others are."""
-    spec = runs.next_spec(1, **FEW_STEPS)
+    """The checkpoints of one rank that meets nothing."""
+    return undisturbed(runs, tmp_path_factory.mktemp("plan"), **FEW_STEPS)
+
+
+@pytest.fixture(scope="module")
+def expected_best(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[int, FoundCheckpoint]:
+    """The same, of the best model and of the last one."""
+    return undisturbed(runs, tmp_path_factory.mktemp("plan"), **BEST)
+
+
+def undisturbed(runs: Runs, folder: Path, **train: Any) -> dict[int, FoundCheckpoint]:
+    """In a process with a plan, as the others are."""
+    spec = runs.next_spec(1, **train)
     with pytest.MonkeyPatch.context() as patch:
-        meet(FaultPlan(), tmp_path_factory.mktemp("plan"), spec, patch)
+        meet(FaultPlan(), folder, spec, patch)
         train_to_end(spec, runs)
     return runs.checkpoints_of(spec)
 
@@ -152,10 +164,14 @@ def train_to_end(spec: SegmentSpec, runs: Runs) -> OutcomeRecord:
     return outcome
 
 
-@pytest.mark.parametrize(
-    "death",
-    [pytest.param(death, id=death.name, marks=[pytest.mark.slow] if death.is_slow else []) for death in DEATHS],
-)
+def rows(deaths: tuple[Death, ...]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "death",
+        [pytest.param(death, id=death.name, marks=[pytest.mark.slow] if death.is_slow else []) for death in deaths],
+    )
+
+
+@rows(DEATHS)
 def test_the_others_train_on_when_a_rank_dies(
     death: Death,
     runs: Runs,
@@ -163,21 +179,48 @@ def test_the_others_train_on_when_a_rank_dies(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    spec = runs.next_spec(death.num_ranks, **FEW_STEPS | dict(death.settings))
+    spec = runs.next_spec(NUM_RANKS, **FEW_STEPS | dict(death.settings))
     meet(death.plan, tmp_path / "plan", spec, monkeypatch)
-    outcome = train_to_end(spec, runs)
-    assert death.plan.fired(tmp_path / "plan"), read_log(spec)
-    assert (outcome.outcome, outcome.last_step, outcome.world_size) == ("completed", 9, death.num_ranks), read_log(spec)
+    require_survived(death, train_to_end(spec, runs), spec, tmp_path / "plan")
+    found = runs.checkpoints_of(spec)
+    assert max(found) == 9 and expected.keys() == {4, 8, 9}
+    for step in found.keys() & expected.keys():
+        require_the_same(found[step], expected[step], runs)
+
+
+def require_survived(death: Death, outcome: OutcomeRecord, spec: SegmentSpec, folder: Path) -> None:
+    """One segment to its end, in which just those died that were to."""
+    assert death.plan.fired(folder), read_log(spec)
+    assert (outcome.outcome, outcome.last_step, outcome.world_size) == ("completed", 9, spec.train.ranks), read_log(
+        spec
+    )
     assert "restore" not in outcome.phases
     died = [(rank, cause) for view in outcome.views for rank, cause in zip(view.lost, view.causes, strict=True)]
     assert sorted(died) == [(rank, "SIGKILL") for rank in death.lost], read_log(spec)
     assert {view.step for view in outcome.views if view.lost} <= set(death.steps)
-    found = runs.checkpoints_of(spec)
-    assert max(found) == 9 and BEST_STEP in found and expected.keys() == {4, BEST_STEP, 8, 9}
-    for step in found.keys() & expected.keys():
-        require_the_same(found[step], expected[step], runs)
     account = describe_rank_ends(spec.scratch_folder)
     assert account.cause is None and list(account.views) == outcome.views
+
+
+@rows(DEATHS_BESIDE_THE_BEST)
+def test_the_best_model_is_written_by_who_holds_the_share_of_a_rank_that_dies(
+    death: Death,
+    runs: Runs,
+    expected_best: dict[int, FoundCheckpoint],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = runs.next_spec(death.num_ranks, **BEST)
+    meet(death.plan, tmp_path / "plan", spec, monkeypatch)
+    require_survived(death, train_to_end(spec, runs), spec, tmp_path / "plan")
+    require_both(runs.checkpoints_of(spec), expected_best, runs)
+
+
+def require_both(found: dict[int, FoundCheckpoint], expected: dict[int, FoundCheckpoint], runs: Runs) -> None:
+    """The best model's checkpoint and the last one, byte for byte."""
+    assert found.keys() == expected.keys() == {BEST_STEP, 9}
+    for step in found:
+        require_the_same(found[step], expected[step], runs)
 
 
 def let_go_on(marks: list[dict[str, Any]], faults: tuple[int, ...]) -> None:
@@ -190,10 +233,10 @@ def let_go_on(marks: list[dict[str, Any]], faults: tuple[int, ...]) -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_joins_while_the_best_model_is_written_is_the_first_one_and_puts_its_index(
-    runs: Runs, expected: dict[int, FoundCheckpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Runs, expected_best: dict[int, FoundCheckpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others notice a death when they next send or receive; by then there may be a view with the successor."""
-    spec = runs.next_spec(NUM_RANKS, **FEW_STEPS, background=True)
+    spec = runs.next_spec(NUM_RANKS, **BEST)
     plan = held(0, "optimizer").hang(1, 7).hang(2, 7).kill_at_step(7, rank=0)
     meet(plan, tmp_path / "plan", spec, monkeypatch)
     views = ViewFolder(spec.scratch_folder)
@@ -204,16 +247,13 @@ def test_a_rank_that_joins_while_the_best_model_is_written_is_the_first_one_and_
     outcome = find_outcome(runs.store, spec.run, spec.fence)
     assert outcome is not None and outcome.outcome == "completed", read_log(spec)
     assert "restore" not in outcome.phases
-    found = runs.checkpoints_of(spec)
-    assert found.keys() >= {BEST_STEP, 9}, read_log(spec)
-    for step in found.keys() & expected.keys():
-        require_the_same(found[step], expected[step], runs)
+    require_both(runs.checkpoints_of(spec), expected_best, runs)
 
 
 def test_where_both_die_that_hold_a_share_of_the_best_model_the_segment_ends(
     runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = runs.next_spec(NUM_RANKS, **FEW_STEPS, background=True)
+    spec = runs.next_spec(NUM_RANKS, **BEST)
     plan = held(1, "model").hang(2, 7).kill_at_step(7, rank=0).kill_at_step(7, rank=1)
     meet(plan, tmp_path / "plan", spec, monkeypatch)
     with launch(spec, GRACE_SECONDS) as ranks:
@@ -222,7 +262,7 @@ def test_where_both_die_that_hold_a_share_of_the_best_model_the_segment_ends(
             if {mark["fault"] for mark in marks} == {0, 1, 2, 3}:  # it meets both deaths at once
                 let_go_on(marks, faults=(1,))
     assert "The ranks died that held a share of the best model's checkpoint" in read_log(spec)
-    assert runs.checkpoints_of(spec).keys() == {4}
+    assert not runs.checkpoints_of(spec)
     assert describe_rank_ends(spec.scratch_folder).cause is not None
 
 

@@ -48,7 +48,7 @@ class Standing(NamedTuple):
     @classmethod
     def of(cls, numbers: Sequence[int]) -> "Standing":
         num_own = len(cls._fields) - 1
-        return cls(*numbers[:num_own], save=SaveStanding(*numbers[num_own:]))
+        return cls._make([*numbers[:num_own], SaveStanding(*numbers[num_own:])])
 
 
 def take_over(segment: Segment) -> None:
@@ -65,9 +65,7 @@ def take_over(segment: Segment) -> None:
         raise wrong_sum(wrong_step, segment.trainer.wrong_step > 0, segment.world)
     fate = decide_fate([one.save for one in all_standings], [one.has_state > 0 for one in all_standings])
     if fate.is_lost and all_standings[furthest].save.is_beyond_repair:
-        raise CannotGoOnError(
-            "The ranks died that held a share of the best model's checkpoint, which is not there yet."
-        )
+        raise CannotGoOnError("The ranks died that held a share of the best model's checkpoint.")
     if fate.is_complete or fate.is_let_go:
         segment.checkpointer.end_with_others(fate.is_complete)
     are_behind = [standing.position != all_standings[furthest].position for standing in all_standings]

@@ -28,6 +28,7 @@ def test_all_of_it_is_told_and_heard(spec: SegmentSpec) -> None:
     records.ledger = records.ledger_with(5, PART)
     records.add_part(seal_history("small", "curve", {"loss": [(1, 0.5)]}, None))
     records.saved = (5, None)
+    records.completed_step, records.completed_at = 4, 5
     records.count(0.25, 1.5, 1000)
     heard.load_state_dict(json.loads(json.dumps(records.state_dict())))
     assert vars(heard) == vars(records)

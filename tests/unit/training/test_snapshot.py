@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from storage.checkpoints import tensor_layout
 from storage.checkpoints.tensor_layout import TensorKind, lay_out
 from storage.objects.direct_io import BLOCK_BYTES
-from training.checkpointing import state_hashes
+from training.checkpointing import state_hashes, state_tensors
 from training.checkpointing.host_memory import HostMemory
 from training.checkpointing.snapshot import Snapshot
 from training.checkpointing.state_hashes import StateHashes
-from training.checkpointing.state_tensors import HostFile, StateTensors, share_of
+from training.checkpointing.state_tensors import HostFile, StateTensors, share_of, shares_of
 from training.linear_hash import hash_of_bits
 from training.optim.adamw import AdamW
 from training.optim.kernels import Group
@@ -247,6 +247,73 @@ def test_training_waits_for_no_thread_whose_hash_failed(monkeypatch: pytest.Monk
     with pytest.raises(MemoryError):
         snapshot.finish()
     optimizer.step()
+
+
+def test_the_share_that_is_held_for_another_rank_is_copied_before_the_next_change_and_is_let_go_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first of two ranks holds the second one's file, that of the model, and still compares what is in memory."""
+    world, cpu, model = World(0, 2, 0, 2), torch.device("cpu"), nn.Linear(4, 8, bias=False)
+    snapshot, optimizer = snapshot_of(model, cpu, world)
+    state = state_of(model)
+    own, held = shares_of(state.files, world)
+    hashes, slow = StateHashes(state, own, world, cpu), SlowHash(monkeypatch)
+    before = model.weight.detach().clone()
+    snapshot.take(state, hashes, held)
+    assert not snapshot.second and not snapshot.holds_second  # training did not stand still for it
+    model.weight.grad = torch.ones_like(model.weight)
+    optimizer.param_groups[0]["lr"] = 0.1
+    writer, training = threading.Thread(target=snapshot.finish), threading.Thread(target=optimizer.step)
+    writer.start()
+    training.start()
+    slow.may_begin.set()
+    training.join(60)
+    writer.join(60)
+    assert not torch.equal(model.weight, before) and snapshot.holds_second
+    (file,) = snapshot.second
+    assert torch.equal(file.tensors["weight"], before)
+    hashes.add_file(file)  # when it is written
+    assert hashes._hashes == {"the weights 'weight'": int(hash_of_bits(before))}
+    snapshot.let_go_of_second()
+    assert not snapshot.second and not snapshot.holds_second
+
+
+def test_without_memory_for_a_second_copy_the_save_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, cpu, model = World(0, 2, 0, 2), torch.device("cpu"), nn.Linear(4, 8, bias=False)
+    snapshot, optimizer = snapshot_of(model, cpu, world)
+    state = state_of(model)
+    own, held = shares_of(state.files, world)
+    hashes = StateHashes(state, own, world, cpu)
+    snapshot.take(state, hashes, held)
+
+    def no_memory(*_arguments: Any) -> HostMemory:
+        raise OSError("Cannot allocate memory")
+
+    monkeypatch.setattr(state_tensors, "HostMemory", no_memory)
+    snapshot.finish()
+    assert not snapshot.holds_second and hashes.are_read.is_set()
+    assert hashes._hashes.keys() == {"the weights 'weight'"}
+    optimizer.step()
+
+
+def test_from_a_gpu_the_second_copy_follows_the_first_on_its_stream_and_the_next_change_follows_both(
+    cuda: RecordedCuda,
+) -> None:
+    model = nn.Linear(4, 8)
+    snapshot, optimizer = snapshot_of(model, GPU, World(0, 2, 0, 2))
+    state = state_of(model)
+    own, held = shares_of(state.files, World(0, 2, 0, 2))
+    hashes = StateHashes(state, own, World(0, 2, 0, 2), torch.device("cpu"))
+    snapshot.take(state, hashes, held)
+    cuda.calls.clear()
+    snapshot.finish()
+    registered = [("register", file.data.data_ptr(), file.layout.num_bytes) for file in snapshot.second]
+    assert cuda.calls == [("set device", GPU), *registered, ("saving", "records event"), ("wait for event",)]
+    cuda.calls.clear()
+    optimizer.step()
+    assert cuda.calls == [("training", "waits for event")]
+    snapshot.let_go_of_second()
+    assert cuda.calls[1:] == [("unregister", address) for _, address, _ in registered]
 
 
 def test_a_full_file_takes_no_more_memory_than_its_bytes() -> None:

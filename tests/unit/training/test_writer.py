@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from storage.backoff import Backoff
-from storage.checkpoints.checkpoints import STATE_NAME, SaveCancelledError
+from storage.checkpoints.checkpoints import (
+    STATE_NAME,
+    CheckpointIndex,
+    SaveCancelledError,
+    checkpoint_path,
+    write_index,
+)
 from storage.checkpoints.tensor_layout import TensorKind, lay_out
 from storage.errors import StoreError
 from storage.objects.digests import sha256_of_bytes
@@ -88,6 +94,38 @@ def test_a_job_that_is_cancelled_is_the_last_job_until_it_has_ended(writer: Chec
     may_look.set()
     assert not writer.ends_well()
     assert isinstance(writer.failure(), SaveCancelledError)
+
+
+def test_jobs_that_were_added_are_waited_for_and_count_as_the_first_one_does(writer: CheckpointWriter) -> None:
+    may_go_on = threading.Event()
+    writer.start(lambda _given_up: "first")
+    writer.add(lambda _given_up: may_go_on.wait(60) and "second")
+    assert writer.writing is Writing.BUSY
+    may_go_on.set()
+    assert writer.ends_well() and writer.writing is Writing.DONE and writer.results() == ["first", "second"]
+    writer.add(lambda _given_up: attempt(failing(SaveCancelledError(), 1)[1], NEVER))
+    assert not writer.ends_well() and writer.writing is Writing.FAILED
+    assert isinstance(writer.failure(), SaveCancelledError)
+    writer.start(lambda _given_up: "index")
+    assert writer.ends_well() and writer.results() == ["index"]
+
+
+def test_the_share_of_a_rank_that_died_is_put_anew_unless_the_index_says_that_it_is_there(
+    writer: CheckpointWriter, tmp_path: Path
+) -> None:
+    (layout,) = lay_out("model", {"weight": TensorKind("F32", (3,))})
+    file, store, noted = HostFile(layout), LocalStore(tmp_path / "store"), list[HostFile]()
+    index = CheckpointIndex(run="small", fence=2, step=5, cursor=0, dataset_digest="", versions={}, files={})
+    path = checkpoint_path("small", 5, 2)
+    part = SavePart(path, [file], b"{}", note=noted.append)
+    store.write(f"{path}/{layout.name}", b"half of it, of one that died")
+    written = writer.write_for_another(part, NEVER)
+    assert store.read(f"{path}/{layout.name}") == bytes(file.data.numpy())
+    write_index(store, index.model_copy(update={"files": written.files}))
+    modified = store.path_of(f"{path}/{layout.name}").stat()
+    assert writer.write_for_another(part, NEVER) == written
+    assert store.path_of(f"{path}/{layout.name}").stat() == modified
+    assert noted == [file, file]  # hashed both times
 
 
 def test_a_store_that_fails_is_asked_three_times(monkeypatch: pytest.MonkeyPatch) -> None:

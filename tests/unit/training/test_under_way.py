@@ -1,0 +1,79 @@
+"""What becomes of a save under way when ranks die: who writes which share of it, and when it is over or lost."""
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import pytest
+
+from training.checkpointing.under_way import Fate, Phase, SaveStanding, deal_shares, decide_fate
+
+STEP = 6
+JOINED = SaveStanding()
+
+
+def saving(rank: int, size: int = 4, phase: Phase = Phase.FILES, holds_second: bool = True) -> SaveStanding:
+    return SaveStanding(phase, STEP, rank, size, int(holds_second), is_beyond_repair=1)
+
+
+def fate_of(*standings: SaveStanding, without_state: Sequence[int] = ()) -> Fate:
+    return decide_fate(standings, [rank not in without_state for rank in range(len(standings))])
+
+
+@pytest.mark.parametrize("size", range(2, 9))
+def test_each_share_is_written_once_by_who_holds_it_unless_both_its_holders_died(size: int) -> None:
+    for num_left in range(1, size + 1):
+        for left in combinations(range(size), num_left):
+            writers = deal_shares([saving(rank, size) for rank in left])
+            is_lost = any({share, (share - 1) % size}.isdisjoint(left) for share in range(size))
+            assert (writers is None) == is_lost
+            for share, writer in enumerate(writers or []):
+                assert writer in left and writer == (share if share in left else (share - 1) % size)
+
+
+def test_a_share_that_was_not_copied_twice_is_lost_with_its_rank() -> None:
+    assert deal_shares([saving(0), saving(2), saving(3)]) == [0, 0, 2, 3]
+    assert deal_shares([saving(0, holds_second=False), saving(2), saving(3)]) is None
+
+
+def test_the_save_goes_on_with_a_rank_that_has_nothing_of_it() -> None:
+    fate = fate_of(JOINED, saving(1), saving(2), saving(3), without_state=[0])
+    assert fate == Fate(phase=Phase.FILES, source=1, writers=[3, 1, 2, 3])
+    assert fate.goes_on and not JOINED.is_beyond_repair
+
+
+def test_a_save_of_which_nobody_holds_a_share_is_lost() -> None:
+    assert fate_of(saving(2), saving(3)) == Fate(is_lost=True)
+
+
+def test_what_was_given_up_before_is_lost_for_all() -> None:
+    assert fate_of(SaveStanding(Phase.DROPPED), SaveStanding(Phase.DROPPED)) == Fate(is_lost=True)
+
+
+def test_the_index_that_one_rank_has_is_put_whoever_died() -> None:
+    fate = fate_of(saving(0), saving(2, phase=Phase.INDEX))
+    assert (fate.phase, fate.source, fate.writers) == (Phase.INDEX, 1, None)
+
+
+def test_a_save_that_failed_is_repeated_by_all() -> None:
+    fate = fate_of(saving(0), saving(2, phase=Phase.DROPPED), saving(3))
+    assert (fate.phase, fate.source, fate.writers) == (Phase.DROPPED, 1, [0, 0, 2, 3])
+
+
+def test_a_checkpoint_of_which_one_rank_knows_that_it_is_complete_is_complete_for_all() -> None:
+    ended = SaveStanding(completed_step=STEP)
+    assert fate_of(ended, saving(2, phase=Phase.INDEX)) == Fate(is_complete=True)
+    assert fate_of(SaveStanding(completed_step=STEP - 1), saving(2, phase=Phase.INDEX)).phase is Phase.INDEX
+
+
+def test_a_save_that_one_rank_has_let_go_is_let_go_by_all() -> None:
+    assert fate_of(JOINED, saving(2, phase=Phase.DROPPED)) == Fate(is_let_go=True)
+
+
+def test_who_has_not_begun_the_save_yet_has_not_let_it_go() -> None:
+    begun = saving(0, size=2)._replace(is_beyond_repair=0)
+    assert fate_of(begun, SaveStanding()) == Fate(phase=Phase.FILES, source=0, writers=[0, 0])
+    assert fate_of(begun._replace(holds_second=0), SaveStanding()) == Fate(is_lost=True)
+
+
+def test_where_no_save_is_under_way_nothing_becomes_of_it() -> None:
+    assert fate_of(SaveStanding(), SaveStanding(completed_step=STEP)) == Fate()

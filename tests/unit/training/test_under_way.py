@@ -50,8 +50,9 @@ def test_what_was_given_up_before_is_lost_for_all() -> None:
 
 
 def test_the_index_that_one_rank_has_is_put_whoever_died() -> None:
-    fate = fate_of(saving(0), saving(2, phase=Phase.INDEX))
-    assert (fate.phase, fate.source, fate.writers) == (Phase.INDEX, 1, None)
+    for others, writers in (([0], [0, 0, 2, 2]), ([1], None)):
+        fate = fate_of(*map(saving, others), saving(2, phase=Phase.INDEX))
+        assert (fate.phase, fate.source, fate.writers) == (Phase.INDEX, 1, writers)
 
 
 def test_a_save_that_failed_is_repeated_by_all() -> None:

@@ -54,6 +54,7 @@ class Trainer:
         self._source = source
         self._config = config
         self._precision = precision
+        self._place = world.place
         self._buffers = Buffers(model)
         self._sum = _make_sum(model, config, precision, world, self.optimization, self._receipts.num_words)
 
@@ -89,7 +90,8 @@ class Trainer:
         """Forward and backward of one microbatch: its gradient into the sum, its loss into the receipts."""
         seed_everything(self._config.seed, step, microbatch.index)
         try:
-            with self._sum.microbatch(is_last), self._buffers.held():
+            place = self._place.computing(step, microbatch.index, microbatch.rows)  # waits for no other rank
+            with self._sum.microbatch(is_last), self._buffers.held(), place:
                 loss = self._loss(microbatch.to(self.device))
                 # Before backward, with which they are sent.
                 self._receipts.losses(self._sum.receipts)[microbatch.index] = loss.detach()

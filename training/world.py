@@ -11,6 +11,7 @@ from typing import Any
 
 from storage.runs.holders import process_age_seconds
 from training.meeting import Meeting
+from training.places import Place
 from training.rank_status import StatusWriter
 
 
@@ -30,6 +31,7 @@ class World:
     local_rank: int
     local_size: int
     rank_status: StatusWriter = field(default_factory=StatusWriter, compare=False)  # what this rank is at
+    place: Place = field(default_factory=Place, compare=False)  # at which microbatch it is
     meeting: Meeting | None = field(default=None, compare=False)
     launched_at: float | None = field(default=None, compare=False)
     group: Any = field(default=None, compare=False)

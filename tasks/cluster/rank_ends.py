@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage.runs.run_records import ViewRecord
+from training.agents.deadly import is_own_doing
 from training.agents.ends import Fault, RankEnd, RankEnds, read_ends
 from training.rank_status import RankStatus
 from training.views.account import describe_views, name_signal, newest_going
@@ -28,17 +29,21 @@ class RankEndsAccount:
     """`kills` are the ranks that a signal ended; `first` is the rank that met a fault first. None if there is none.
 
     Those after whose end the others trained on are not among them, but in `views`. `cluster` is what a cluster says of
-    the end of its job, or what is known of nodes from which nothing came.
+    the end of its job, or what is known of nodes from which nothing came. `deadly` is the microbatch that ended
+    several, for which the others were asked to leave.
     """
 
     kills: str | None = None
     first: str | None = None
     cluster: str | None = None
     views: tuple[ViewRecord, ...] = ()
+    deadly: str | None = None
 
     @property
     def cause(self) -> str | None:
         """The first fault; where it was a kill, with all kills: one reason may have ended several."""
+        if self.deadly is not None:
+            return self.deadly
         is_kill = self.first is not None and self.first in (self.kills or "")
         return self.kills if is_kill else self.first
 
@@ -46,8 +51,9 @@ class RankEndsAccount:
 def describe_rank_ends(folder: Path) -> RankEndsAccount:
     """The account of the ranks that worked in this folder."""
     newest = newest_going(folder)
-    ends = [end for end in read_ends(folder).ends if end.view is None or end.view > newest]
-    return replace(_account([RankEnds(ends=ends)]), views=tuple(describe_views(folder)))
+    ends = read_ends(folder)
+    counting = [end for end in ends.ends if end.view is None or end.view > newest]
+    return replace(_account([ends.model_copy(update={"ends": counting})]), views=tuple(describe_views(folder)))
 
 
 def describe_ends_on_nodes(heard: Mapping[str, RankEnds], rank_statuses: Collection[RankStatus]) -> RankEndsAccount:
@@ -70,8 +76,9 @@ def _account(nodes: Collection[RankEnds], is_of_nodes: bool = False) -> RankEnds
     causes = [next((end for end in ends if not _has_lost_a_peer(end)), None) for ends in faults]
     first = min((end for end in causes if end is not None), key=lambda end: (not _is_sure(end), end.rank), default=None)
     return RankEndsAccount(
-        " ".join(_describe(end, is_of_nodes) for end in kills) or None,
-        None if first is None else _describe(first, is_of_nodes),
+        deadly=next((node.deadly for node in nodes if node.deadly is not None), None),
+        kills=" ".join(_describe(end, is_of_nodes) for end in kills) or None,
+        first=None if first is None else _describe(first, is_of_nodes),
     )
 
 
@@ -99,10 +106,17 @@ def _describe(end: RankEnd, is_of_nodes: bool) -> str:
     where = f" on {end.host}" if is_of_nodes else ""
     who = f"Rank {end.rank} (process {end.pid}{where})"
     if end.signal is not None:
-        return f"{who} was killed with {name_signal(end.signal)}{_by_whom(end)}."
+        return f"{who} was killed with {name_signal(end.signal)}{_by_whom(end)}.{_at_what(end)}"
     if end.failure is None:
         return f"{who} left with exit code {end.exit_code} and said no reason; what it printed is in the log."
     return f"{who} {end.failure.fault}: {end.failure.words.rstrip('.')}."
+
+
+def _at_what(end: RankEnd) -> str:
+    """Where what the rank computed may have ended it."""
+    if end.place is None or not is_own_doing(end):
+        return ""
+    return f" It computed microbatch {end.place.index} of the step after step {end.place.step:,}."
 
 
 def _by_whom(end: RankEnd) -> str:

@@ -85,8 +85,9 @@ class Relay:
         ends = read_ends(self._folder)
         if ends == self._ends:
             return
-        named = RankEnds(ends=[end.model_copy(update={"host": self._node}) for end in ends.ends])  # as in a status
-        write_rank_ends(self._store, self._run, self._fence, self._node, named)
+        named = [end.model_copy(update={"host": self._node}) for end in ends.ends]  # as in a status
+        relayed = ends.model_copy(update={"ends": named})
+        write_rank_ends(self._store, self._run, self._fence, self._node, relayed)
         self._ends = ends
 
     def _pass_on_log(self) -> None:

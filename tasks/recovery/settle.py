@@ -324,7 +324,7 @@ def describe_cause(outcome: OutcomeRecord | None, account: RankEndsAccount) -> s
     elif CONNECTION_BROKE in outcome.cause and account.cause is not None:
         said = [account.cause]
     else:
-        said = [outcome.cause, account.kills or ""]
+        said = [outcome.cause, account.deadly or account.kills or ""]
     words = [sentence for sentence in (*said, account.cluster) if sentence]
     return "".join(f"{sentence.removesuffix('.')}. " for sentence in words[:-1]) + "".join(words[-1:])
 

@@ -68,7 +68,8 @@ class StepFault:
 
     Or within the step: when the first part of its sum was `sent`, or all ranks' sum is there (`summed`), before the
     weights are changed; or before it begins to `validate` at this step. There only deaths, and lose_peer: it meets what
-    a rank does whose connection is gone.
+    a rank does whose connection is gone. Or while it is `computing` the microbatch that has this row: there only deaths
+    and a crash, which is SIGSEGV, as of a library that reads what is not its own.
     A death: see `Death`. note: its mark alone, which has the time. stop: the rank stands still. slow: it stands still
     for a moment, at this step and at each one after it. out_of_memory: the step raises what torch raises.
     take_memory: the process takes memory until the kernel kills it. error: it raises what nobody expects. exit: the
@@ -79,12 +80,13 @@ class StepFault:
     effect: (
         Death
         | Literal["note", "stop", "slow", "out_of_memory", "take_memory", "error", "exit", "nan", "spike", "lose_peer"]
+        | Literal["crash"]
     )
     rank: int | None = None
     step: int | None = None
     row: int | None = None
     times: int | None = 1
-    point: Literal["begin", "sent", "summed", "validate"] = "begin"
+    point: Literal["begin", "sent", "summed", "validate", "computing"] = "begin"
     kind: Literal["step"] = "step"
 
 

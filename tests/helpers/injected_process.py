@@ -6,6 +6,7 @@ place, and of all processes that meet a fault so many as it says get one.
 
 import json
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -67,6 +68,9 @@ class InjectedProcess:
             last()
         if death in ("process", "machine", "power", self.role):
             os.kill(os.getpid(), signal.SIGKILL)
+        if death == "crash":
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            os.kill(os.getpid(), signal.SIGSEGV)
 
 
 def kill_family(folder: Path, death: str = "machine", spare: int | None = None) -> None:
@@ -103,11 +107,11 @@ def _let_ranks_meet(folder: Path, watched: list[str], plan: FaultPlan) -> None:
     def change(rank_module: Any) -> None:
         be_a_rank = rank_module.be_a_rank
 
-        def meet_and_be_a_rank(order: Any, local_rank: int, life: int = 0) -> Any:
+        def meet_and_be_a_rank(order: Any, local_rank: int, life: int, place: Any) -> Any:
             process = InjectedProcess("rank", order.first_rank + local_rank, folder)
             (folder / "family" / f"rank-{os.getpid()}").touch()
             _install(process, watched, plan)
-            be_a_rank(order, local_rank, life)
+            be_a_rank(order, local_rank, life, place)
 
         rank_module.be_a_rank = meet_and_be_a_rank
 

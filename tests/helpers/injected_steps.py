@@ -23,7 +23,8 @@ PIECE, MOST_PIECES = 64 << 20, 64  # bytes
 
 def install_step_faults(process: InjectedProcess, faults: Sequence[tuple[int, StepFault]]) -> None:
     """Let the rank's trainer meet these faults."""
-    within = [(index, fault) for index, fault in faults if fault.point != "begin"]
+    within = [(index, fault) for index, fault in faults if fault.point not in ("begin", "computing")]
+    computing = [(index, fault) for index, fault in faults if fault.point == "computing"]
     before = [(index, fault) for index, fault in faults if fault.point == "begin"]
     at = {"step": -1}
 
@@ -41,6 +42,8 @@ def install_step_faults(process: InjectedProcess, faults: Sequence[tuple[int, St
     after_import("training.trainer", change)
     if within:
         _install_within(process, within, at)
+    if computing:
+        _install_computing(process, computing, at)
 
 
 def _install_within(process: InjectedProcess, faults: Sequence[tuple[int, StepFault]], at: dict[str, int]) -> None:
@@ -64,6 +67,25 @@ def _install_within(process: InjectedProcess, faults: Sequence[tuple[int, StepFa
         "training.metrics.validation",
         lambda m: _before(m.Validator, "validate", lambda: meet("validate", at["step"] + 1)),
     )
+
+
+def _install_computing(process: InjectedProcess, faults: Sequence[tuple[int, StepFault]], at: dict[str, int]) -> None:
+    """What ends whoever computes a microbatch."""
+
+    def change(trainer: Any) -> None:
+        compute = trainer.Trainer._loss
+
+        def meet_and_compute(self: Any, microbatch: Any) -> Any:
+            for index, fault in faults:
+                is_here = fault.rank in (None, process.rank) and fault.step in (None, at["step"])
+                has_row = fault.row is None or fault.row in microbatch.rows
+                if is_here and has_row and process.claim(index, fault.times, step=at["step"], index=microbatch.index):
+                    process.strike(fault.effect)
+            return compute(self, microbatch)
+
+        trainer.Trainer._loss = meet_and_compute
+
+    after_import("training.trainer", change)
 
 
 def _before(owner: Any, name: str, meet: Callable[[], None]) -> None:

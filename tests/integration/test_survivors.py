@@ -6,6 +6,7 @@ ledger, with those of one rank that was never interrupted.
 
 import os
 import random
+import re
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from storage.checkpoints.checkpoints import FoundCheckpoint
 from storage.runs.segments import OutcomeRecord, find_outcome
 from tasks.cluster.processes import POLL_SECONDS
 from tasks.cluster.rank_ends import describe_rank_ends
+from tasks.recovery.settle import describe_cause
 from tests.helpers.elastic_runs import Runs, require_the_same
 from tests.helpers.fault_plans import FaultPlan, Moment, StepFault
 from tests.helpers.survivors import dying_often, newest_complete, train_as_far
@@ -34,6 +36,7 @@ BEST: dict[str, Any] = FEW_STEPS | {"every_steps": 1000, "keep_best": 1, "backgr
 BEST_STEP = 6
 MANY_STEPS: dict[str, Any] = {"steps": 100_000, "every_steps": 10, "validate_every_steps": 25}
 NUM_KILLS = 5
+DEADLY_ROW = 11
 
 
 @dataclass(frozen=True)
@@ -264,6 +267,45 @@ def test_where_both_die_that_hold_a_share_of_the_best_model_the_segment_ends(
     assert "The ranks died that held a share of the best model's checkpoint" in read_log(spec)
     assert not runs.checkpoints_of(spec)
     assert describe_rank_ends(spec.scratch_folder).cause is not None
+
+
+def deadly(effect: str, times: int | None) -> FaultPlan:
+    """Whoever computes the microbatch with this row is ended."""
+    return FaultPlan().having(StepFault(effect, row=DEADLY_ROW, times=times, point="computing"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("effect", "num_deaths", "cause"),
+    [("crash", 2, "SIGSEGV"), pytest.param("process", 3, "SIGKILL", marks=pytest.mark.slow)],
+)
+def test_a_microbatch_that_ends_who_computes_it_ends_the_segment_and_is_named(
+    effect: str, num_deaths: int, cause: str, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, plan = runs.next_spec(NUM_RANKS, **FEW_STEPS), deadly(effect, times=None)
+    meet(plan, tmp_path / "plan", spec, monkeypatch)
+    with launch(spec, GRACE_SECONDS) as ranks:
+        while ranks.is_running(POLL_SECONDS):
+            pass
+    died = plan.fired(tmp_path / "plan")
+    assert len(died) == num_deaths, read_log(spec)
+    ((step, index),) = {(mark["step"], mark["index"]) for mark in died}
+    account = describe_rank_ends(spec.scratch_folder)
+    told = describe_cause(find_outcome(runs.store, spec.run, spec.fence), account)
+    named = ", then ".join(f"rank {mark['rank']} ({cause})" for mark in died)
+    sentence = f"Microbatch {index} of the step after step {step} ended each rank that computed it: {named}. It has the"
+    assert sentence in told, read_log(spec)
+    rows = re.search(r"the rows ([\d, ]+) of the training split", told)
+    assert rows is not None and DEADLY_ROW in map(int, rows[1].split(", "))
+
+
+def test_two_kills_at_one_microbatch_that_somebody_may_have_sent_end_no_segment(
+    runs: Runs, expected: dict[int, FoundCheckpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, plan = runs.next_spec(NUM_RANKS, **FEW_STEPS), deadly("process", times=2)
+    meet(plan, tmp_path / "plan", spec, monkeypatch)
+    outcome = train_to_end(spec, runs)
+    assert len(plan.fired(tmp_path / "plan")) == 2 and outcome.outcome == "completed", read_log(spec)
+    require_the_same(runs.checkpoints_of(spec)[9], expected[9], runs)
 
 
 def test_a_rank_that_is_killed_again_and_again_is_replaced_and_it_is_the_same_run(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from training.agents.order import AgentOrder
 from training.agents.rank import SIGNALS
 from training.agents.talk import Answer, Talk
 from training.model_configuration import PretrainedConfig
+from training.places import Places
 from training.spec import SegmentSpec
 from training.stopping import SUPERVISOR_VARIABLE
 from training.titles import name_process
@@ -77,7 +78,9 @@ def _work_on(path: Path, supervisor: Talk) -> None:
         _load_libraries(spec.work, spec.model.kind)
         if isinstance(spec.model, PretrainedConfig):
             _load_encoder(spec.model)
-        WatchedRanks(path, order, supervisor).run()
+        places = Places.make(order.local_size, spec.train.microbatches, spec.train.batch_size)
+        WatchedRanks(path, order, supervisor, places).run()
+        places.close()
         name_process(NAME, TITLE)
         lock.close()
 

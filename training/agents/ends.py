@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field, ValidationError
 
 from storage.errors import StoreError, StoreUnavailableError
+from training.places import MicrobatchPlace
 from training.views.lost_peer import GLOO_LOST, LostPeerError
 
 ENDS_NAME = "rank-ends.json"
@@ -37,6 +38,7 @@ class RankFailure(BaseModel):
     """What a rank raised, in its own words."""
 
     rank: int
+    pid: int = Field(description="There may be a file of an earlier process of this rank.")
     fault: Fault
     words: str
 
@@ -52,6 +54,7 @@ class RankEnd(BaseModel):
     is_out_of_memory: bool = False
     was_killed_by_agent: bool = False
     failure: RankFailure | None = None
+    place: MicrobatchPlace | None = Field(None, description="The microbatch that it computed when a signal ended it.")
     view: int | None = Field(None, description="In which the others were to go on without it.")
 
     @property
@@ -63,6 +66,9 @@ class RankEnds(BaseModel):
     """The ends of a node's ranks, in the order in which they came."""
 
     ends: list[RankEnd] = []
+    deadly: str | None = Field(
+        None, description="In words: the microbatch that has ended several, for which all leave."
+    )
 
 
 def classify(error: BaseException) -> Fault:
@@ -94,16 +100,17 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def write_failure(folder: Path, rank: int, error: BaseException) -> None:
     """What this rank raised. Raises `OSError` where the disk does not take it."""
     words = f"{type(error).__name__}: {error}"[:MOST_CHARACTERS]
-    failure = RankFailure(rank=rank, fault=classify(error), words=words)
+    failure = RankFailure(rank=rank, pid=os.getpid(), fault=classify(error), words=words)
     _write(_failure_file(folder, rank), failure.model_dump_json())
 
 
-def find_failure(folder: Path, rank: int) -> RankFailure | None:
-    """What the rank said, if it said something."""
+def find_failure(folder: Path, rank: int, pid: int) -> RankFailure | None:
+    """What this process of the rank said, if it said something."""
     try:
-        return RankFailure.model_validate_json(_failure_file(folder, rank).read_bytes())
+        found = RankFailure.model_validate_json(_failure_file(folder, rank).read_bytes())
     except (OSError, ValidationError):
         return None
+    return found if found.pid == pid else None
 
 
 def write_ends(folder: Path, ends: RankEnds) -> None:

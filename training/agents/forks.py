@@ -27,11 +27,17 @@ def why_not_fork() -> str | None:
     return None
 
 
-def begin_rank(order: Path, local_rank: int, life: int, be_a_rank: Callable[[], NoReturn]) -> tuple[int, str | None]:
-    """Process id of the new rank, and why it was not forked. Signals that are blocked here are blocked there."""
+def begin_rank(
+    order: Path, local_rank: int, life: int, places: int, be_a_rank: Callable[[], NoReturn]
+) -> tuple[int, str | None]:
+    """Process id of the new rank, and why it was not forked. Signals that are blocked here are blocked there.
+
+    `places` is the descriptor of the memory in which ranks say where they are.
+    """
     reason = why_not_fork()
     if reason is not None:
-        command = [sys.executable, "-u", "-m", RANK_MODULE, str(order), str(life), str(local_rank)]
+        numbers = [str(life), str(places), str(local_rank)]
+        command = [sys.executable, "-u", "-m", RANK_MODULE, str(order), *numbers]
         return os.posix_spawn(sys.executable, command, os.environ), reason
     sys.stdout.flush()
     sys.stderr.flush()

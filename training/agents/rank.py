@@ -1,4 +1,4 @@
-"""One rank, forked by its agent, or begun by it: `python -m training.agents.rank ORDER LIFE LOCAL_RANK`.
+"""One rank, forked by its agent, or begun by it: `python -m training.agents.rank ORDER LIFE PLACES RANK`.
 
 Invariant: a request to stop is heard from the first moment on: signals are blocked when this begins, and are let in
 when somebody listens. The process ends by leaving, never by taking itself apart. Taking a Gloo process group apart
@@ -21,6 +21,7 @@ from training.agents.ends import write_failure
 from training.agents.locks import hold_lock, rank_lock
 from training.agents.order import AgentOrder
 from training.metrics.rank_lines import name_own_lines
+from training.places import Place, Places
 from training.stopping import StopFlag, end_after_parent, follow_parent, stacks_file
 from training.titles import name_process
 from training.world import World
@@ -31,13 +32,17 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 TITLE = "holdfast rank"
 
 
-def be_a_rank(order: AgentOrder, local_rank: int, life: int = 0) -> NoReturn:
-    """Do the rank's part of the order's work; never returns. From its second `life` on it joins those that work."""
+def be_a_rank(order: AgentOrder, local_rank: int, life: int, place: Place) -> NoReturn:
+    """Do the rank's part of the order's work; never returns. From its second `life` on it joins those that work.
+
+    What it computes it says in its `place`.
+    """
     flag = StopFlag()
     flag.listen()
     follow_parent()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     world, folder = order.world_of(local_rank, life), order.folder
+    world.place = place
     # Where torch's compiler keeps what it makes, which a count of a model's memory loads too.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "compiler"))
     name_process(f"hf-rank-{world.slot}", f"{TITLE} {world.slot} {folder}")
@@ -90,8 +95,10 @@ def _leave(exit_code: int, _kept: object = None) -> NoReturn:
 
 def main() -> NoReturn:
     """A rank that could not be forked."""
-    order, life, local_rank = sys.argv[1:]
-    be_a_rank(AgentOrder.model_validate_json(Path(order).read_bytes()), int(local_rank), int(life))
+    path, *numbers = sys.argv[1:]
+    order = AgentOrder.model_validate_json(Path(path).read_bytes())
+    life, descriptor, local_rank = map(int, numbers)
+    be_a_rank(order, local_rank, life, Places(descriptor).of(local_rank, life))
 
 
 if __name__ == "__main__":

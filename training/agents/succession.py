@@ -94,6 +94,10 @@ class Succession:
             self._retired.add(worn)
         return worn
 
+    def is_worn(self, member: Member) -> bool:
+        """Whether it is to be replaced, and for no other reason was ended."""
+        return member in self._retired
+
     def _succeed(self, member: Member) -> None:
         """Have another process begun in its place, unless it would hardly live longer."""
         slot, now = member.slot, time.monotonic()

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from training.agents.deadly import DeadlyMicrobatches
 from training.agents.ends import RankEnd, RankEnds, find_failure, write_ends
 from training.agents.forks import begin_rank
 from training.agents.memory import OutOfMemoryKills
@@ -22,6 +23,7 @@ from training.agents.rank import SIGNALS, be_a_rank
 from training.agents.succession import Succession
 from training.agents.talk import Talk
 from training.meeting import forget_met, has_met
+from training.places import Places
 from training.views.folder import LostMember, Member
 
 WAIT_SECONDS = 1.0  # to see that a grace is over, or the supervisor gone; an end is a signal
@@ -31,11 +33,12 @@ READY_SECONDS = 0.05  # to see that a rank is ready to join the others
 class WatchedRanks:
     """The ranks of an order."""
 
-    def __init__(self, path: Path, order: AgentOrder, supervisor: Talk) -> None:
-        self._path, self._order, self._supervisor = path, order, supervisor
+    def __init__(self, path: Path, order: AgentOrder, supervisor: Talk, places: Places) -> None:
+        self._path, self._order, self._supervisor, self._places = path, order, supervisor, places
         self._running: dict[int, Member] = {}  # by their processes
         self._ends = RankEnds()
         self._succession = Succession(order)
+        self._deadly = DeadlyMicrobatches(places)
         self._out_of_memory = OutOfMemoryKills()
         self._deadline: float | None = None
         self._has_left = self._has_killed = False
@@ -53,14 +56,14 @@ class WatchedRanks:
     def _begin(self, member: Member) -> None:
         local_rank = member.slot - self._order.first_rank
         be_a_rank = partial(self._be_a_rank, local_rank, member.life)
-        pid, reason = begin_rank(self._path, local_rank, member.life, be_a_rank)
+        pid, reason = begin_rank(self._path, local_rank, member.life, self._places.descriptor, be_a_rank)
         self._running[pid] = member
         if reason is not None and local_rank == 0:
             print(f"Ranks load their libraries anew: the agent cannot be forked, {reason}.", flush=True)
 
     def _be_a_rank(self, local_rank: int, life: int) -> NoReturn:
         self._supervisor.close()  # or it would look as if the agent lived as long as its ranks
-        be_a_rank(self._order, local_rank, life)
+        be_a_rank(self._order, local_rank, life, self._places.of(local_rank, life))
 
     def _wait(self) -> None:
         """For the next end, or a request to stop, or a moment."""
@@ -101,14 +104,17 @@ class WatchedRanks:
             signal=-code if code < 0 else None,
             is_out_of_memory=is_killed and not self._has_killed and self._out_of_memory.has_grown(),
             was_killed_by_agent=is_killed and (self._has_killed or member in self._dismissed),
-            failure=find_failure(self._order.folder, member.slot) if code > 0 else None,
+            failure=find_failure(self._order.folder, member.slot, pid) if code > 0 else None,
+            place=self._places.find(member.slot - self._order.first_rank, member.life) if code < 0 else None,
         )
 
     def _answer(self, ends: list[tuple[Member, RankEnd]]) -> None:
         """Have the others go on, or leave, and write the ends down."""
         self._has_left = self._has_left or any(end.exit_code == 0 for _, end in ends)
         faults = [(member, end) for member, end in ends if end.is_fault and member not in self._dismissed]
-        view = self._go_on_without(faults) if faults and self._goes_on else None
+        view = None
+        if faults and self._goes_on and not self._has_found_deadly(faults):
+            view = self._go_on_without(faults)
         for member, end in ends:
             is_lost = view is not None and (member, end) in faults
             self._ends.ends.append(end.model_copy(update={"view": view}) if is_lost else end)
@@ -119,6 +125,16 @@ class WatchedRanks:
             self._ask_to_leave()
         if self._has_left:
             self._dismiss()
+
+    def _has_found_deadly(self, faults: list[tuple[Member, RankEnd]]) -> bool:
+        """Whether a microbatch has ended several ranks that computed it: the others would die of it, too."""
+        for member, end in faults:
+            words = None if self._succession.is_worn(member) else self._deadly.find(end)
+            if words is not None:
+                assert end.place is not None, "who was at no microbatch proves nothing of one"
+                print(f"{words} All its rows: {list(end.place.rows)}", flush=True)
+                self._ends.deadly = words
+        return self._ends.deadly is not None
 
     def _go_on_without(self, faults: list[tuple[Member, RankEnd]]) -> int | None:
         """The view in which the others go on; None if they cannot."""

@@ -1,6 +1,7 @@
 """Of ranks that failed or were killed the segment's cause tells, by their agent's account."""
 
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from training.agents.ends import (
     write_ends,
     write_failure,
 )
+from training.places import MicrobatchPlace
 from training.rank_status import Phase, RankStatus
 from training.views.folder import Going, LostMember, Member, View, ViewFolder
 
@@ -30,7 +32,7 @@ GLOO = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] 
 
 
 def failed(rank: int, fault: Fault, words: str = "it failed") -> RankEnd:
-    return end(rank, exit_code=1, failure=RankFailure(rank=rank, fault=fault, words=words))
+    return end(rank, exit_code=1, failure=RankFailure(rank=rank, pid=100 + rank, fault=fault, words=words))
 
 
 def end(rank: int, **how: Any) -> RankEnd:
@@ -83,6 +85,26 @@ def test_a_death_after_which_the_others_trained_on_is_no_cause_and_one_after_whi
 def test_what_an_end_usually_means_is_said(how: dict[str, Any], words: str, tmp_path: Path) -> None:
     account = account_of(tmp_path, end(0, **how))
     assert account.cause is not None and account.cause.startswith(f"Rank 0 (process 100) {words}")
+
+
+def test_a_microbatch_that_ended_several_is_the_cause_and_not_who_was_killed(tmp_path: Path) -> None:
+    words = "Microbatch 2 of the step after step 5 ended each rank that computed it."
+    write_ends(tmp_path, RankEnds(ends=[end(0, signal=11), failed(1, Fault.LOST_PEER)], deadly=words))
+    account = describe_rank_ends(tmp_path)
+    assert account.cause == words
+    assert describe_cause(_outcome(f"rank 1: {CONNECTION_BROKE}: its process ended"), account) == words
+    assert describe_cause(None, account) == f"no outcome recorded. {words}"
+    assert describe_cause(_outcome("rank 1: full"), account) == f"rank 1: full. {words}"
+    nodes = {"n1": RankEnds(ends=[end(0, signal=11)], deadly=words)}
+    assert describe_ends_on_nodes(nodes, []).cause == words
+
+
+def test_where_a_rank_broke_is_told_and_where_one_was_that_somebody_killed_is_not(tmp_path: Path) -> None:
+    place = MicrobatchPlace(step=5, index=2, rows=(7,), began_at=1.0)
+    broke = account_of(tmp_path, end(0, signal=11, place=place)).cause
+    assert broke is not None and broke.endswith(". It computed microbatch 2 of the step after step 5.")
+    killed = account_of(tmp_path, end(0, signal=9, place=place)).cause
+    assert killed is not None and "microbatch" not in killed
 
 
 def test_a_rank_that_fails_says_why_before_others_lose_it(tmp_path: Path) -> None:
@@ -199,6 +221,7 @@ def caused(error: Exception, cause: Exception) -> Exception:
 def test_a_failure_is_told_by_what_caused_it(error: Exception, fault: Fault, tmp_path: Path) -> None:
     assert classify(error) is fault
     write_failure(tmp_path, 2, error)
-    found = find_failure(tmp_path, 2)
+    found = find_failure(tmp_path, 2, os.getpid())
     assert found is not None and (found.rank, found.fault) == (2, fault)
-    assert find_failure(tmp_path, 1) is None
+    assert find_failure(tmp_path, 1, os.getpid()) is None
+    assert find_failure(tmp_path, 2, os.getppid()) is None  # an earlier process of this rank said it

@@ -113,7 +113,7 @@ def _run_ranks(config: RunConfig, run_paths: RunPaths, request: StopRequest) -> 
     watch = HangWatch(config.segment.hang_seconds, first_step=lease.first_step)
     job = launch_job(config, run_paths, state)
     stop_requests = StopRequests(run_paths, lease.fence, request)
-    with Heartbeat(run_paths, lease.fence, lease.first_step) as heartbeat, stop_requests:
+    with Heartbeat(run_paths, lease) as heartbeat, stop_requests:
 
         def take(report: Report) -> None:
             heartbeat.hear(report)

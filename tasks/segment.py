@@ -87,7 +87,7 @@ class _Segment:
         announce(_describe_start(head.state, config))
         stop_requests, picture = StopRequests(run_paths, lease.fence, self._request), LivePicture(config, run_paths)
         beating, monitored = (
-            Heartbeat(run_paths, lease.fence, lease.first_step),
+            Heartbeat(run_paths, lease),
             monitoring(config, run_paths, head.state),
         )
         tracked = tracking(

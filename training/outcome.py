@@ -67,6 +67,7 @@ class Ending:
         """
         if not self._world.is_member:
             return
+        views = describe_views(self._spec.scratch_folder)
         self._said = self._said or OutcomeRecord(
             outcome=outcome,
             cause=cause[:MAX_CAUSE_CHARACTERS],
@@ -81,7 +82,8 @@ class Ending:
             divergence=divergence,
             is_abandoned=is_abandoned,
             recomputing_helps=recomputing_helps,
-            views=describe_views(self._spec.scratch_folder),
+            views=views.records,
+            view_totals=views.totals,
             patience=self._spec.train.patience if outcome == "completed" and self._is_early() else None,
         )
         if self._launch is not None:

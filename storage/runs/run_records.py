@@ -27,6 +27,16 @@ class ViewRecord(Record):
     seconds: float = Field(description="From when an end was seen, or a rank was taken in, until training went on.")
 
 
+class ViewTotals(Record):
+    """What all views of a segment come to, also those that its list leaves out."""
+
+    num_views: int
+    num_lost: int = Field(description="Deaths after which the others went on.")
+    num_joined: int
+    longest_seconds: float = Field(description="The longest pause after a death.")
+    stay_out: list[int] = Field([], description="Ranks that died so often that none was begun in their place.")
+
+
 class ChangeRecord(Record):
     """What was changed between two segments, after which the model is not, or may not be, that of an uninterrupted run.
 

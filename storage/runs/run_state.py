@@ -18,6 +18,7 @@ from storage.runs.run_records import (
     StartRecord,
     TestedRecord,
     ViewRecord,
+    ViewTotals,
 )
 
 Outcome = Literal["completed", "budget", "preempted", "diverged", "failed", "lost"]
@@ -213,11 +214,12 @@ class SegmentRecord(Record):
         None,
         description="Of one that completed the run early: after so many validations that were no better.",
     )
-
     views: list[ViewRecord] = Field(
         [],
-        description="When ranks died or joined and the others trained on, oldest first.",
+        description="When ranks died or joined and the others trained on, oldest first; of many the first and the "
+        "last.",
     )
+    view_totals: ViewTotals | None = Field(None, description="None: the ranks stayed those that began.")
 
     @property
     def ended_well(self) -> bool:

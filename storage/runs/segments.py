@@ -10,7 +10,7 @@ from storage.errors import ObjectExistsError, ObjectMissingError
 from storage.objects.addresses import RUNS_FOLDER
 from storage.objects.digests import canonical_json
 from storage.objects.store import Store
-from storage.runs.run_records import Record, ViewRecord
+from storage.runs.run_records import Record, ViewRecord, ViewTotals
 from storage.runs.run_state import Divergence, Outcome, SaveFigures, Throughput, ValidationFigures
 
 # In the cause that a rank gives which only lost its connection: the rank that ended first knows why.
@@ -40,6 +40,7 @@ class OutcomeRecord(Record):
     )
     patience: int | None = Field(None, description="As in the manifest's record of the segment.")
     views: list[ViewRecord] = Field([], description="As in the manifest's record of the segment.")
+    view_totals: ViewTotals | None = Field(None, description="As in the manifest's record of the segment.")
     recomputing_helps: bool = Field(False, description="A device had no memory for what blocks keep.")
 
 
@@ -52,6 +53,8 @@ class Heartbeat(Record):
     loss: float | None = Field(None, description="The last point of the loss curve.")
     samples_per_second: float | None = None
     validation: ValidationFigures | None = Field(None, description="The last one of this segment.")
+    views: list[ViewRecord] = Field([], description="Of this segment so far: the first and the last ones.")
+    view_totals: ViewTotals | None = Field(None, description="Of all of them.")
     written_at: float = Field(description="Unix time by the writer's clock, for people; nothing is decided by it.")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from storage.runs.run_records import ViewRecord
+from storage.runs.run_records import ViewRecord, ViewTotals
 from training.agents.deadly import is_own_doing
 from training.agents.ends import Fault, RankEnd, RankEnds, read_ends
 from training.rank_status import RankStatus
@@ -37,6 +37,7 @@ class RankEndsAccount:
     first: str | None = None
     cluster: str | None = None
     views: tuple[ViewRecord, ...] = ()
+    view_totals: ViewTotals | None = None
     deadly: str | None = None
 
     @property
@@ -53,7 +54,9 @@ def describe_rank_ends(folder: Path) -> RankEndsAccount:
     newest = newest_going(folder)
     ends = read_ends(folder)
     counting = [end for end in ends.ends if end.view is None or end.view > newest]
-    return replace(_account([ends.model_copy(update={"ends": counting})]), views=tuple(describe_views(folder)))
+    views = describe_views(folder)
+    account = _account([ends.model_copy(update={"ends": counting})])
+    return replace(account, views=tuple(views.records), view_totals=views.totals)
 
 
 def describe_ends_on_nodes(heard: Mapping[str, RankEnds], rank_statuses: Collection[RankStatus]) -> RankEndsAccount:

@@ -309,6 +309,7 @@ def _describe_segment(
         is_abandoned=outcome.is_abandoned if outcome else False,
         patience=outcome.patience if outcome else None,
         views=list(account.views) or (outcome.views if outcome else []),
+        view_totals=account.view_totals or (outcome.view_totals if outcome else None),
     )
 
 

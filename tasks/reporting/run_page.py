@@ -79,13 +79,17 @@ def render_report(
     calibration: Mapping[str, Any] | None = None,
     data_remarks: Sequence[str] = (),
     baseline: Mapping[str, Any] | None = None,
+    deaths: str | None = None,
 ) -> str:
-    """The page as HTML. All but `state` and `dataset` may be empty: a run that has only begun has a report too."""
+    """The page as HTML. All but `state` and `dataset` may be empty: a run that has only begun has a report too.
+
+    `deaths` is what is known of ranks of the segment under way.
+    """
     time = sum_up_time(state)
     return render_page(
         TEMPLATE,
         state=state,
-        verdict=run_verdict(state),
+        verdict=run_verdict(state, deaths),
         beaten=warn_of_baseline(state, baseline),
         tiles=_tiles(state, evaluation, dataset),
         facts=_facts(state, dataset),
@@ -127,7 +131,7 @@ def _by_rows(state: RunState) -> list[str]:
     return [f"What followed from {describe_by_rows(state.by_rows)}"] if state.by_rows else []
 
 
-def run_verdict(state: RunState) -> Verdict:
+def run_verdict(state: RunState, deaths: str | None = None) -> Verdict:
     """The verdict on a run: complete, running (a process holds its lease), or stopped on the way."""
     step, interruptions = _step(state), interruptions_of(state.segments)
     done = f"{step:,} of {count_of(state.steps_total, 'step')}"
@@ -142,7 +146,8 @@ def run_verdict(state: RunState) -> Verdict:
     if state.lease is not None:
         since = moment(state.lease.taken_at)
         remark = f"A segment has been training from step {state.lease.first_step:,} on since {since}."
-        return Verdict("running", "Training", f"Not complete yet: {safe}.", [remark, *_so_far(cost), *_mishaps(state)])
+        so_far = [remark, *filter(None, [deaths]), *_so_far(cost), *_mishaps(state)]
+        return Verdict("running", "Training", f"Not complete yet: {safe}.", so_far)
     remarks = [*_last_words(state), *_so_far(cost), *_mishaps(state)]
     remarks.append(_way_on(state))
     return Verdict("stopped", "Not complete", f"Not complete: {safe}.", remarks)

@@ -24,6 +24,7 @@ from tasks.reporting.goodput import describe_clock, sum_up_time
 from tasks.reporting.quarantined import describe_quarantined, describe_setback
 from tasks.reporting.rollbacks import describe_rollbacks
 from tasks.reporting.slices import describe_slices
+from tasks.reporting.views import describe_views
 from tasks.supervision.standing_still import SILENCE_SECONDS, describe_stopped
 from tasks.text import duration, moment
 from training.agents.locks import find_holders
@@ -135,6 +136,7 @@ def _read_life(store: Store, state: RunState, lease: Lease) -> dict[str, Any]:
         "validation": heartbeat.validation.model_dump(mode="json")
         if heartbeat is not None and heartbeat.validation is not None
         else None,
+        "deaths": describe_views(heartbeat.views, heartbeat.view_totals) if heartbeat is not None else None,
         "last_sign_of_life_at": seen_at,
         "silent_seconds": silent_seconds,
         "stopped": stopped,

@@ -62,7 +62,7 @@ def segments_table(segments: Sequence[SegmentRecord]) -> Table:
 
 def _cause_of(segment: SegmentRecord) -> str:
     """Why it ended, and which deaths of ranks it did not end by."""
-    return " ".join(filter(None, (segment.cause, describe_views(segment.views))))
+    return " ".join(filter(None, (segment.cause, describe_views(segment.views, segment.view_totals))))
 
 
 def checkpoints_table(kept: Sequence[CheckpointRecord]) -> Table:

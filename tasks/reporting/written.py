@@ -1,7 +1,8 @@
 """The report of a run as it stands, written beside it into the store.
 
 Invariant: the page is made from the manifest, the data set, the promoted checkpoint, the evaluation and calibration of
-the one that an export takes, and the linear model's figures alone, so it can be made again at any time.
+the one that an export takes, the linear model's figures, and the heartbeat of a segment under way alone, so it can be
+made again at any time.
 """
 
 import json
@@ -16,9 +17,11 @@ from storage.lazy_imports import lazy_imports
 from storage.objects.addresses import RUNS_FOLDER
 from storage.objects.store import Store
 from storage.runs.run_state import RunState
+from storage.runs.segments import find_heartbeat
 from tasks.background import BackgroundThread
 from tasks.baselines.record import find_baseline
 from tasks.console.announce import warn
+from tasks.reporting.views import describe_views
 
 # Matplotlib takes more than a second to load: a run need not wait for that, nor for DuckDB or SciPy, before it begins.
 with lazy_imports():
@@ -60,7 +63,14 @@ def make_report(store: Store, state: RunState, dataset: DatasetManifest) -> str:
     evaluation, calibration = find_evaluation(store, record), find_calibration(store, record)
     remarks = data_remarks.remarks_of(store, state, dataset)
     history, baseline = read_history(store, state), find_baseline(store, state)
-    return run_page.render_report(state, history, evaluation, dataset, calibration, remarks, baseline)
+    deaths = _find_deaths(store, state)
+    return run_page.render_report(state, history, evaluation, dataset, calibration, remarks, baseline, deaths)
+
+
+def _find_deaths(store: Store, state: RunState) -> str | None:
+    """What is known of the ranks of a segment under way."""
+    heartbeat = find_heartbeat(store, state.run, state.lease.fence) if state.lease is not None else None
+    return None if heartbeat is None else describe_views(heartbeat.views, heartbeat.view_totals)
 
 
 def read_history(store: Store, state: RunState) -> dict[str, Any]:

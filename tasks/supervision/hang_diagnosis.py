@@ -47,13 +47,19 @@ class HangDiagnosis:
         self._heard: dict[int, _Heard] = {}
 
     def look(self, rank_statuses: Iterable[RankStatus]) -> bool:
-        """Take in the statuses of ranks; whether one of them has got on by a step since the last look."""
-        now, got_on = time.monotonic(), False
+        """Take in the statuses of all ranks that there are; whether one has got on by a step since the last look.
+
+        A rank that has none any more has died, and the others train without it.
+        """
+        now, got_on, all_before = time.monotonic(), False, self._heard
+        self._heard = {}
         for rank_status in rank_statuses:
-            before = self._heard.get(rank_status.rank)
-            if before is None or rank_status.beat != before.rank_status.beat:
-                self._heard[rank_status.rank] = _Heard(rank_status, now)
-                got_on |= before is not None and rank_status.step > before.rank_status.step
+            before = all_before.get(rank_status.rank)
+            if before is not None and _sign_of(rank_status) == _sign_of(before.rank_status):
+                self._heard[rank_status.rank] = before
+                continue
+            self._heard[rank_status.rank] = _Heard(rank_status, now)
+            got_on |= before is not None and rank_status.step > before.rank_status.step
         return got_on
 
     def forget_silence(self) -> None:
@@ -79,6 +85,11 @@ class HangDiagnosis:
         if len(waiting) > 1 and all(rank_status.seconds >= stuck_seconds for rank_status in waiting):
             return Finding(_describe_broken(waiting), is_for_good=True)
         return None
+
+
+def _sign_of(rank_status: RankStatus) -> tuple[int | None, int]:
+    """What is another one whenever the rank, or one in its place, gave a sign of life."""
+    return rank_status.pid, rank_status.beat
 
 
 def _waits_for_others(rank_status: RankStatus, stopped_hosts: Collection[str]) -> bool:

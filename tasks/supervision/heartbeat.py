@@ -7,50 +7,59 @@ that fails for a moment costs a beat, never the training.
 import time
 
 from storage.errors import StoreError
+from storage.runs.run_state import Lease
 from storage.runs.segments import Heartbeat as Beat
 from storage.runs.segments import write_heartbeat
 from tasks.background import BackgroundThread
 from tasks.console.announce import warn
 from tasks.run_paths import RunPaths
+from tasks.supervision.launch import find_folder
 from training.metrics.reporter import Report
+from training.views.account import describe_views
+from training.views.folder import ViewFolder
 
 HEARTBEAT_SECONDS = 5.0
+MOST_VIEWS = 5  # at each end
 
 
 class Heartbeat(BackgroundThread):
-    """A context manager. `hear` takes what the ranks report."""
+    """A context manager. `hear` takes what the ranks report; which of them died is in their folder on this machine."""
 
-    def __init__(self, run_paths: RunPaths, fence: int, first_step: int) -> None:
+    def __init__(self, run_paths: RunPaths, lease: Lease) -> None:
         super().__init__("heartbeat")
-        self._seen = Beat(beat=0, step=first_step, written_at=time.time())
+        self._folder, self._num_files = find_folder(run_paths, lease), 0
+        self._views: dict[str, object] = {}
+        self._seen = Beat(beat=0, step=lease.first_step, written_at=time.time())
         self._run_paths = run_paths
-        self._fence = fence
+        self._fence = lease.fence
         self._beat = 0
 
     def hear(self, report: Report) -> None:
         """Take what the next beats report."""
         speed = report.throughput.samples_per_second if report.throughput else self._seen.samples_per_second
-        self._seen = Beat(
-            beat=0,
-            step=report.step,
-            phases=report.phases,
-            loss=report.loss,
-            samples_per_second=speed,
-            validation=report.validation,
-            written_at=self._seen.written_at,
-        )
+        said = {name: getattr(report, name) for name in ("step", "phases", "loss", "validation")}
+        self._seen = self._seen.model_copy(update={**said, "samples_per_second": speed})
 
     def _accompany(self) -> None:
         while True:
             self._beat += 1
+            views = self._find_views()
             try:
                 write_heartbeat(
                     self._run_paths.store,
                     self._run_paths.manifest.run,
                     self._fence,
-                    self._seen.model_copy(update={"beat": self._beat, "written_at": time.time()}),
+                    self._seen.model_copy(update={"beat": self._beat, "written_at": time.time(), **views}),
                 )
             except StoreError as error:
                 warn(f"The heartbeat could not be written; the next one is due in {HEARTBEAT_SECONDS:.0f} s: {error}")
             if self._is_over.wait(HEARTBEAT_SECONDS):
                 return
+
+    def _find_views(self) -> dict[str, object]:
+        """What is new of the ranks' views. On the nodes of a job they are not seen from here."""
+        count = ViewFolder(self._folder).count_files()
+        if count != self._num_files:
+            self._num_files, found = count, describe_views(self._folder, MOST_VIEWS)
+            self._views = {"views": found.records, "view_totals": found.totals}
+        return self._views

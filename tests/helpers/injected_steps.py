@@ -79,7 +79,11 @@ def _install_computing(process: InjectedProcess, faults: Sequence[tuple[int, Ste
             for index, fault in faults:
                 is_here = fault.rank in (None, process.rank) and fault.step in (None, at["step"])
                 has_row = fault.row is None or fault.row in microbatch.rows
-                if is_here and has_row and process.claim(index, fault.times, step=at["step"], index=microbatch.index):
+                if (
+                    is_here
+                    and has_row
+                    and process.claim(index, fault.times, step=at["step"], microbatch=microbatch.index)
+                ):
                     process.strike(fault.effect)
             return compute(self, microbatch)
 

@@ -203,6 +203,7 @@ def require_survived(death: Death, outcome: OutcomeRecord, spec: SegmentSpec, fo
     assert {view.step for view in outcome.views if view.lost} <= set(death.steps)
     account = describe_rank_ends(spec.scratch_folder)
     assert account.cause is None and list(account.views) == outcome.views
+    assert account.view_totals == outcome.view_totals is not None
 
 
 @rows(DEATHS_BESIDE_THE_BEST)
@@ -288,7 +289,7 @@ def test_a_microbatch_that_ends_who_computes_it_ends_the_segment_and_is_named(
             pass
     died = plan.fired(tmp_path / "plan")
     assert len(died) == num_deaths, read_log(spec)
-    ((step, index),) = {(mark["step"], mark["index"]) for mark in died}
+    ((step, index),) = {(mark["step"], mark["microbatch"]) for mark in died}
     account = describe_rank_ends(spec.scratch_folder)
     told = describe_cause(find_outcome(runs.store, spec.run, spec.fence), account)
     named = ", then ".join(f"rank {mark['rank']} ({cause})" for mark in died)

@@ -83,7 +83,7 @@ def _find_work(path: Path, world: World, flag: StopFlag) -> Callable[[], object]
     from training.batches.ahead import AssemblingAhead
     from training.segment import run_segment
 
-    ahead = AssemblingAhead(can_fork=why_not_fork() is None) if world.local_rank == 0 else None
+    ahead = AssemblingAhead(can_fork=why_not_fork() is None, is_first=world.local_rank == 0)
     return partial(run_segment, spec, world, flag, ahead)
 
 

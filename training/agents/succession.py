@@ -107,15 +107,19 @@ class Succession:
         if member not in self._retired:
             self._deaths[slot] = [*(at for at in self._deaths[slot] if now - at < DEATHS_SECONDS), now]
         if len(self._deaths[slot]) >= self._order.most_deaths:
-            count = len(self._deaths[slot])
-            print(
-                f"Rank {slot} died {count} times within {DEATHS_SECONDS / 60:.0f} minutes, and is not begun again in "
-                "this segment. The others go on.",
-                flush=True,
-            )
+            self._leave_out(slot)
             return
         self._lives[slot] += 1
         self._to_begin.append(Member(slot=slot, life=self._lives[slot]))
+
+    def _leave_out(self, slot: int) -> None:
+        if self._views is not None:
+            self._views.say_out(slot)
+        print(
+            f"Rank {slot} died {len(self._deaths[slot])} times within {DEATHS_SECONDS / 60:.0f} minutes, and is not "
+            "begun again in this segment. The others go on.",
+            flush=True,
+        )
 
     def _commit(
         self, members: Collection[Member], lost: Collection[LostMember] = (), joined: Collection[Member] = ()

@@ -36,19 +36,21 @@ MOST_STARTS = 4
 class AssemblingAhead:
     """The process that works ahead, for the rank that starts it: the first one of its machine, from its main thread.
 
-    It is forked from the rank, which has the libraries, where the rank says that it `can_fork`: while it has one
-    thread. Else it loads them itself from the beginning on. What it is to work on is sent later. When it has ended, as
-    where the system took its memory, another one is started, a few times; by then a rank has threads.
+    A rank that is not the first one has none, until it is. The process is forked from the rank, which has the
+    libraries, where the rank says that it `can_fork`: while it has one thread. Else it loads them itself from the
+    beginning on. What it is to work on is sent later. When it has ended, as where the system took its memory, another
+    one is started, a few times; by then a rank has threads.
     """
 
     command: tuple[str, ...] = (sys.executable, "-m", "training.batches.ahead")
 
-    def __init__(self, can_fork: bool = False) -> None:
+    def __init__(self, can_fork: bool = False, is_first: bool = True) -> None:
         self._work: dict[str, Any] = {}
         self._num_started = 0
         self._messages = -1
         self._pid: int | None = None
-        self._start(can_fork)
+        if is_first:
+            self._start(can_fork)
 
     @property
     def pid(self) -> int | None:
@@ -58,7 +60,8 @@ class AssemblingAhead:
     def begin(self, spec: SegmentSpec, world: World, cut: MicrobatchCut) -> None:
         """Send which blocks it assembles, and how their batches are cut."""
         self._work = {"spec": spec.model_dump(mode="json"), "world": world.numbers, "cut": asdict(cut)}
-        self._send_work()
+        if self._messages >= 0:
+            self._send_work()
 
     def deal_anew(self, world: World) -> None:
         """The blocks are for other ranks from here on."""

@@ -57,9 +57,17 @@ class BatchSource:
     def deal_anew(self, step: int) -> None:
         """The ranks are others from `step` on, and so is what this one gets."""
         self._block, self._taken = None, {}
-        if self._ahead is not None:
-            self._ahead.deal_anew(self._blocks.world)
+        if self._ahead is None:
+            return
+        self._ahead.deal_anew(self._blocks.world)
+        if not self._is_first_here:
+            self._ahead.close()
+        elif self._ahead.pid is not None:
             self._ahead.assemble(step)
+
+    @property
+    def _is_first_here(self) -> bool:
+        return self._blocks.world.local_rank == 0
 
     def close(self) -> None:
         """End the process that assembles ahead."""
@@ -69,8 +77,11 @@ class BatchSource:
     def _take(self, step: int) -> dict[int, Batch]:
         """The batches of `step` and of those that are copied with it: what is done once for them is done seldom."""
         if self._block is None or step not in self._block:
+            # Of a rank that died another one is begun at once, with a process that works ahead. Where none has come
+            # when the next block is begun, whoever is the first rank now starts such a process.
+            is_due = self._block is not None or (self._ahead is not None and self._ahead.pid is not None)
             self._block = self._blocks.get(step)
-            if self._ahead is not None:
+            if self._ahead is not None and self._is_first_here and is_due:
                 self._ahead.assemble(self._block.end_step)
         steps, ends = self._block.chunk(step, self._blocks.world.local_rank)
         microbatches = to_microbatches(self._block.assembled, ends[0], ends[-1], self._blocks.is_flat, self._pin)
@@ -98,6 +109,6 @@ def open_source(
     """
     if ahead is not None:
         ahead.begin(spec, world, cut)
-        if world.is_member:
+        if world.is_member and world.local_rank == 0:
             ahead.assemble(spec.resume.step if spec.resume else 0)
     return BatchSource(open_blocks(spec, world, store, dataset, cut, wait=wait), pin, ahead)

@@ -5,23 +5,32 @@ training went on in it is told of with that one; one that was the last, and in w
 """
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from storage.runs.run_records import ViewRecord
+from storage.runs.run_records import ViewRecord, ViewTotals
 from training.views.folder import Going, LostMember, View, ViewFolder
 
+# At each end of the list that a record has: ranks of a machine that is taken away may die thousands of times.
+MOST_RECORDS = 100
 
-def describe_views(segment_folder: Path) -> list[ViewRecord]:
-    """The views of the segment that worked in this folder, after the first, oldest first."""
-    described: list[ViewRecord] = []
-    passed: list[View] = []
-    for view, going in ViewFolder(segment_folder).all_views():
-        passed.append(view)
-        if going is not None:
-            described.append(_describe(passed, going))
-            passed = []
-    return described
+
+class ViewsAccount(NamedTuple):
+    """Of the views after the first: the first and the last of them, oldest first, and what all of them come to."""
+
+    records: list[ViewRecord]
+    totals: ViewTotals | None
+
+
+def describe_views(segment_folder: Path, most: int = MOST_RECORDS) -> ViewsAccount:
+    """The views of the segment that works, or worked, in this folder, with records of `most` at each end."""
+    folder = ViewFolder(segment_folder)
+    records = _list_records(folder)
+    left_out = slice(most, -most if len(records) > 2 * most else most)
+    totals = _sum_up(records, folder.find_out()) if records else None
+    del records[left_out]
+    return ViewsAccount(records, totals)
 
 
 def newest_going(segment_folder: Path) -> int:
@@ -32,15 +41,19 @@ def newest_going(segment_folder: Path) -> int:
     return max([first, *of_others])
 
 
-def describe_change(view: View, step: int, seconds: float) -> str:
-    """What became of the ranks in this view, in which training goes on at `step`, so many seconds after its commit."""
+def describe_change(view: View, step: int, seconds: float, stay_out: Collection[int] = ()) -> str:
+    """What became of the ranks in this view, in which training goes on at `step`, so many seconds after its commit.
+
+    In place of those that `stay_out` none is begun.
+    """
     died = [f"rank {lost.member.slot} ({_cause_of(lost)})" for lost in view.lost]
     joined = [f"rank {member.slot}" for member in view.joined]
     parts = [f"{' and '.join(died)} died"] if died else []
     parts += [f"{' and '.join(joined)} joined"] if joined else []
     number = len(view.members)
     words = f"{', '.join(parts)}: {number} rank{'s' if number != 1 else ''} train on from step {step:,}"
-    return f"{words[0].upper()}{words[1:]}, {seconds:.2f} s later."
+    out = [f"Rank {lost.member.slot} is not begun again." for lost in view.lost if lost.member.slot in stay_out]
+    return " ".join([f"{words[0].upper()}{words[1:]}, {seconds:.2f} s later.", *out])
 
 
 def name_signal(number: int) -> str:
@@ -51,6 +64,27 @@ def name_signal(number: int) -> str:
 
 def _cause_of(lost: LostMember) -> str:
     return "replaced, after many views" if lost.is_worn else name_signal(lost.signal)
+
+
+def _list_records(folder: ViewFolder) -> list[ViewRecord]:
+    described: list[ViewRecord] = []
+    passed: list[View] = []
+    for view, going in folder.all_views():
+        passed.append(view)
+        if going is not None:
+            described.append(_describe(passed, going))
+            passed = []
+    return described
+
+
+def _sum_up(records: Sequence[ViewRecord], stay_out: list[int]) -> ViewTotals:
+    return ViewTotals(
+        num_views=len(records),
+        num_lost=sum(len(record.lost) for record in records),
+        num_joined=sum(len(record.joined) for record in records),
+        longest_seconds=max((record.seconds for record in records if record.lost), default=0.0),
+        stay_out=stay_out,
+    )
 
 
 def _describe(views: Sequence[View], going: Going) -> ViewRecord:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from storage.objects.private_folder import PRIVATE_MODE
 
 FOLDER_NAME = "views"
+OUT = "out-"
 
 
 class Member(BaseModel):
@@ -107,6 +108,15 @@ class ViewFolder:
     def is_ready(self, member: Member) -> bool:
         return (self._path / f"ready-{member.slot:04d}-{member.life:06d}").exists()
 
+    def say_out(self, slot: int) -> None:
+        """Note that no rank is begun in place of this one. On a disk that does not take it, it is not known."""
+        with suppress(OSError):
+            self._put(f"{OUT}{slot:04d}", "")
+
+    def find_out(self) -> list[int]:
+        """The ranks in whose place none is begun any more."""
+        return sorted(int(path.name.removeprefix(OUT)) for path in self._path.glob(f"{OUT}*"))
+
     def say_going(self, number: int, going: Going) -> None:
         """Note that training goes on in this view. On a disk that does not take it, it is not known."""
         with suppress(OSError):
@@ -115,6 +125,10 @@ class ViewFolder:
     def going_file(self, number: int) -> Path:
         """The file in which is noted that training goes on in this view."""
         return self._path / f"{number:06d}-going.json"
+
+    def count_files(self) -> int:
+        """How many files there are: more, whenever something was noted that people should know."""
+        return len(list(self._path.iterdir())) if self.is_there else 0
 
     def find_going(self, number: int) -> Going | None:
         """What was noted of this view; None if training did not go on in it, as far as is known."""

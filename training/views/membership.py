@@ -118,7 +118,7 @@ class Membership:
             return None
         seconds = max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - view.committed_at)
         self._folder.say_going(view.number, Going(step=step, seconds=round(seconds, 3)))
-        return describe_change(view, step, seconds)
+        return describe_change(view, step, seconds, self._folder.find_out())
 
     def _wait_for_newer(self, longest_seconds: float | None) -> View | None:
         if self._folder is None:

@@ -109,7 +109,7 @@ def test_nothing_is_assembled_beyond_the_last_step(spec: SegmentSpec, ahead: Ass
 def test_when_the_ranks_are_others_it_assembles_for_those(
     spec: SegmentSpec, ahead: AssemblingAhead, made: list[list[int]], tmp_path: Path
 ) -> None:
-    world = World(1, 3, 1, 3)
+    world = World(0, 3, 0, 3)
     source = open_for(spec, ahead, world)
     wait_for_block(source, 0)
     world.enter(0, 2, None)
@@ -120,6 +120,29 @@ def test_when_the_ranks_are_others_it_assembles_for_those(
     own = World(0, 2, 0, 2)
     alone = open_for(spec.model_copy(update={"scratch": str(tmp_path / "alone")}), None, own)
     assert found == samples_of(alone, range(5, 10))
+
+
+def test_a_rank_that_is_the_first_for_longer_than_a_block_starts_one_and_ends_it_when_it_is_not(
+    spec: SegmentSpec, tmp_path: Path
+) -> None:
+    world, ahead = World(1, 3, 1, 3), AssemblingAhead(is_first=False)
+    source = open_for(spec, ahead, world)
+    source.batch(0)
+    assert ahead.pid is None
+    world.enter(0, 2, None)
+    source.deal_anew(5)
+    found = samples_of(source, range(5, 6))
+    assert ahead.pid is None and source._block is not None  # another one may come at once, with a process of its own
+    step = source._block.end_step
+    found += samples_of(source, range(step, step + 1))
+    assert ahead.pid is not None
+    assert source._block is not None
+    wait_for_block(source, source._block.end_step)
+    alone = open_for(spec.model_copy(update={"scratch": str(tmp_path / "alone")}), None, World(0, 2, 0, 2))
+    assert found == samples_of(alone, range(5, 6)) + samples_of(alone, range(step, step + 1))
+    world.enter(1, 3, None)
+    source.deal_anew(step + 1)
+    assert ahead.pid is None
 
 
 def let_it_end(ahead: AssemblingAhead) -> None:

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from storage.runs.run_records import ViewRecord
+from storage.runs.run_records import ViewRecord, ViewTotals
 from training.agents import succession
 from training.agents.order import AgentOrder
 from training.agents.succession import Succession
 from training.meeting import Meeting
 from training.rank_status import rank_status_file
-from training.views.account import describe_views, newest_going
+from training.views.account import MOST_RECORDS, describe_change, describe_views, newest_going
 from training.views.folder import Going, LostMember, Member, View, ViewFolder
 from training.views.lost_peer import is_lost_peer
 
@@ -176,6 +176,7 @@ def test_who_dies_three_times_within_ten_minutes_stays_out(
             ranks.take_in()
     assert ranks.take_to_begin() == []
     assert "Rank 1 died 3 times within 10 minutes, and is not begun again" in capsys.readouterr().out
+    assert folder.find_out() == [1]
     assert ranks.go_on_without([lost(2)]) is not None
     assert ranks.take_to_begin() == [member(2, 1)]
 
@@ -207,7 +208,7 @@ def test_who_has_been_in_many_views_is_replaced_and_that_is_no_death_of_its_own(
 def test_told_is_of_views_in_which_training_went_on_and_of_no_other(folder: ViewFolder, tmp_path: Path) -> None:
     assert newest_going(tmp_path) == -1
     folder.say_going(0, Going(step=5, seconds=0.0))
-    assert (newest_going(tmp_path), describe_views(tmp_path)) == (0, [])
+    assert (newest_going(tmp_path), describe_views(tmp_path)) == (0, ([], None))
     folder.commit(view_of(1, member(0), member(2)).model_copy(update={"lost": [lost(1)]}))
     folder.commit(view_of(2, member(0)).model_copy(update={"lost": [lost(2, signal=SIGSEGV)]}))
     folder.commit(view_of(3, member(0), member(1, 1)).model_copy(update={"joined": [member(1, 1)]}))
@@ -215,10 +216,48 @@ def test_told_is_of_views_in_which_training_went_on_and_of_no_other(folder: View
     folder.say_going(2, Going(step=7, seconds=0.25))
     folder.say_going(3, Going(step=9, seconds=0.5))
     assert newest_going(tmp_path) == 3
-    assert describe_views(tmp_path) == [
-        ViewRecord(step=7, lost=[1, 2], causes=["SIGKILL", "SIGSEGV"], joined=[], num_ranks=1, seconds=0.25),
-        ViewRecord(step=9, joined=[1], num_ranks=2, seconds=0.5),
-    ]
+    assert describe_views(tmp_path) == (
+        [
+            ViewRecord(step=7, lost=[1, 2], causes=["SIGKILL", "SIGSEGV"], joined=[], num_ranks=1, seconds=0.25),
+            ViewRecord(step=9, joined=[1], num_ranks=2, seconds=0.5),
+        ],
+        ViewTotals(num_views=2, num_lost=2, num_joined=1, longest_seconds=0.25),
+    )
+
+
+@pytest.mark.parametrize("num_views", [0, 1, 2 * MOST_RECORDS, 2 * MOST_RECORDS + 1, 3 * MOST_RECORDS])
+def test_of_many_views_the_first_and_the_last_are_told_of_and_all_are_counted(
+    num_views: int, folder: ViewFolder, tmp_path: Path
+) -> None:
+    steps = list(range(1, num_views + 1))
+    for step in steps:
+        folder.commit(view_of(step, member(0)).model_copy(update={"lost": [lost(1)]}))
+        folder.say_going(step, Going(step=step, seconds=step / 10))
+    records, totals = describe_views(tmp_path)
+    found = [record.step for record in records]
+    assert found == (steps if num_views <= 2 * MOST_RECORDS else steps[:MOST_RECORDS] + steps[-MOST_RECORDS:])
+    if num_views == 0:
+        assert totals is None
+    else:
+        assert totals == ViewTotals(
+            num_views=num_views, num_lost=num_views, num_joined=0, longest_seconds=num_views / 10
+        )
+
+
+def test_who_is_not_begun_again_is_told_of_where_its_last_death_is(folder: ViewFolder, tmp_path: Path) -> None:
+    folder.say_out(2)
+    folder.say_out(1)
+    folder.say_out(1)
+    view = view_of(1, member(0)).model_copy(update={"lost": [lost(1)]})
+    assert describe_change(view, 7, 0.1, folder.find_out()) == (
+        "Rank 1 (SIGKILL) died: 1 rank train on from step 7, 0.10 s later. Rank 1 is not begun again."
+    )
+    folder.commit(view)
+    folder.say_going(1, Going(step=7, seconds=0.1))
+    totals = describe_views(tmp_path).totals
+    assert totals is not None and totals.stay_out == [1, 2]
+    folder.create()
+    assert folder.find_out() == []
 
 
 def test_a_lost_peer_is_told_from_other_errors() -> None:

@@ -16,6 +16,7 @@ from storage.objects.local_store import LocalStore
 from storage.runs.holders import this_process
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
+from storage.runs.run_records import ViewRecord, ViewTotals
 from storage.runs.run_state import SegmentRecord, ValidationFigures
 from storage.runs.segments import Heartbeat, write_heartbeat
 from storage.runs.transitions import end_segment, promote, reconfigure, take_lease
@@ -132,6 +133,19 @@ def test_a_run_on_another_machine_that_gives_no_sign_of_life_is_not_called_runni
     assert "No heartbeat from process 4711 on gpu-7 for 3 h: the last one was on 20" in said
     assert "by its machine's clock, at step 5." in said and "`holdfast run` takes the run over" in said
     assert status["live_step"] == 5 and "in training" not in said
+
+
+def test_deaths_in_the_segment_under_way_are_shown_and_who_stays_out(store: LocalStore) -> None:
+    fence = lease_run(make_run(store))
+    views = [ViewRecord(step=4, lost=[1], causes=["SIGSEGV"], num_ranks=2, seconds=0.3)]
+    totals = ViewTotals(num_views=1, num_lost=1, num_joined=0, longest_seconds=0.3, stay_out=[1])
+    beat = Heartbeat(beat=3, step=5, written_at=time.time())
+    write_heartbeat(store, "run", fence, beat)
+    assert read_status(store, "run")["holder"]["deaths"] is None
+    write_heartbeat(store, "run", fence, beat.model_copy(update={"views": views, "view_totals": totals}))
+    status = read_status(store, "run")
+    assert "rank died and the others trained on from the same step: rank 1 (SIGSEGV) at step 4" in shown(status)
+    assert "Rank 1 died so often that none was begun again" in status["holder"]["deaths"]
 
 
 def test_a_run_on_another_machine_that_gives_signs_of_life_is_running(store: LocalStore) -> None:

@@ -40,6 +40,7 @@ class Ranks:
         self.phases = dict.fromkeys(range(len(HOSTS)), Phase.OTHERS)
         self.since = dict.fromkeys(range(len(HOSTS)), clock.now)
         self.silent: dict[int, RankStatus] = {}
+        self.gone: set[int] = set()
         self.step = 17
 
     def rank_status(self, rank: int) -> RankStatus:
@@ -58,7 +59,7 @@ class Ranks:
         while self.clock.now < end:
             self.clock.now += POLL_SECONDS
             if self.watch.wants_statuses():
-                self.watch.look([self.rank_status(rank) for rank in range(len(HOSTS))])
+                self.watch.look([self.rank_status(rank) for rank in range(len(HOSTS)) if rank not in self.gone])
             if self.watch.is_hung():
                 return True
         return False
@@ -111,6 +112,24 @@ def test_ranks_that_all_run_and_wait_for_each_other_have_a_broken_network(ranks:
     assert ranks.watch.cause.startswith("All ranks run, and have waited for each other for 6")
     assert "at step 17 for the decision at the step's boundary and the sum of the gradients: " in ranks.watch.cause
     assert "The network between n1 and n2 is broken." in ranks.watch.cause
+
+
+def test_a_rank_that_died_and_stays_out_is_not_what_the_others_wait_for(ranks: Ranks) -> None:
+    ranks.phases[2] = Phase.COMPUTING
+    assert not ranks.pass_time(LEAST_LOST_SECONDS - POLL_SECONDS)
+    ranks.gone = {3}
+    assert not ranks.pass_time(HANG_SECONDS - LEAST_LOST_SECONDS - POLL_SECONDS)
+    assert ranks.pass_time(4 * POLL_SECONDS)
+    assert ranks.watch.cause.startswith("Rank 2 on n2 did not come to where 2 other ranks wait for ")
+
+
+def test_a_rank_in_place_of_one_that_died_is_heard_of_however_its_beats_are_counted() -> None:
+    found = HangDiagnosis()
+    status = RankStatus(
+        rank=1, host="n1", pid=7, beat=1, step=5, phase=Phase.COMPUTING, seconds=1, microbatches=0, spent={}
+    )
+    assert not found.look([status])
+    assert found.look([status.model_copy(update={"pid": 8, "step": 6})])
 
 
 def test_long_steps_are_given_more_time(ranks: Ranks) -> None:

@@ -89,7 +89,7 @@ class Places:
         if said != life + 1:
             return None
         rows = self._ranks[local_rank, NUM_HEAD : NUM_HEAD + num_rows].tolist()
-        return MicrobatchPlace(step=step, index=index, rows=rows, began_at=began_ns / 1e9)
+        return MicrobatchPlace(step=step, index=index, rows=tuple(rows), began_at=began_ns / 1e9)
 
     def has_been_computed(self, place: MicrobatchPlace) -> bool:
         """Whether a rank has computed this microbatch to its end."""

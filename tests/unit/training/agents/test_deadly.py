@@ -28,7 +28,8 @@ def deadly(places: Places) -> DeadlyMicrobatches:
 def died(rank: int, number: int = signal.SIGSEGV, step: int = 5, index: int = 2, **how: Any) -> RankEnd:
     """At a microbatch that it began just now."""
     place = MicrobatchPlace(step=step, index=index, rows=(7, 3, 11), began_at=time.monotonic())
-    return RankEnd(rank=rank, pid=100 + rank, host="here", signal=number, **{"place": place} | how)
+    values: dict[str, Any] = {"place": place, **how}
+    return RankEnd(rank=rank, pid=100 + rank, host="here", signal=number, **values)
 
 
 def test_two_ranks_that_break_at_the_same_microbatch_prove_it_deadly(deadly: DeadlyMicrobatches) -> None:

@@ -5,6 +5,7 @@ that fails for a moment costs a beat, never the training.
 """
 
 import time
+from contextlib import suppress
 
 from storage.errors import StoreError
 from storage.runs.run_state import Lease
@@ -58,8 +59,9 @@ class Heartbeat(BackgroundThread):
 
     def _find_views(self) -> dict[str, object]:
         """What is new of the ranks' views. On the nodes of a job they are not seen from here."""
-        count = ViewFolder(self._folder).count_files()
-        if count != self._num_files:
-            self._num_files, found = count, describe_views(self._folder, MOST_VIEWS)
-            self._views = {"views": found.records, "view_totals": found.totals}
+        with suppress(OSError):  # the folder is put away when the segment is over
+            count = ViewFolder(self._folder).count_files()
+            if count != self._num_files:
+                self._num_files, found = count, describe_views(self._folder, MOST_VIEWS)
+                self._views = {"views": found.records, "view_totals": found.totals}
         return self._views

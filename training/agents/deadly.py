@@ -36,11 +36,17 @@ class DeadlyMicrobatches:
         key = place.step, place.index
         if self._places.has_been_computed(place) or place.began_at < self._last_seen.get(key, 0.0):
             return None
+        self._forget_before(place.step - 1)
         deaths = self._deaths.setdefault(key, [])
         deaths.append(end)
         self._last_seen[key] = time.monotonic()
         enough = ENOUGH if all(map(is_own_doing, deaths)) else ENOUGH_IF_SENT
         return _describe(place, deaths) if len(deaths) >= enough else None
+
+    def _forget_before(self, step: int) -> None:
+        """Ranks are a step apart at most, so nobody comes to microbatches of earlier steps again."""
+        for key in [key for key in self._deaths if key[0] < step]:
+            del self._deaths[key], self._last_seen[key]
 
 
 def is_own_doing(end: RankEnd) -> bool:

@@ -27,6 +27,8 @@ from training.places import Places
 from training.views.folder import LostMember, Member
 
 WAIT_SECONDS = 1.0  # to see that a grace is over, or the supervisor gone; an end is a signal
+# Those after which the others went on are of no use any more: more ranks than a machine has.
+MOST_ENDS = 1_000
 READY_SECONDS = 0.05  # to see that a rank is ready to join the others
 
 
@@ -117,7 +119,8 @@ class WatchedRanks:
             view = self._go_on_without(faults)
         for member, end in ends:
             is_lost = view is not None and (member, end) in faults
-            self._ends.ends.append(end.model_copy(update={"view": view}) if is_lost else end)
+            self._ends.ends.append(end.model_copy(update={"view": view, "place": None}) if is_lost else end)
+        del self._ends.ends[:-MOST_ENDS]
         with suppress(OSError):  # on a full disk, or in a folder that is put away: the log has what ranks said
             write_ends(self._order.folder, self._ends)
         self._is_incomplete = self._is_incomplete or (bool(faults) and view is None)

@@ -14,6 +14,7 @@ from training.views.folder import Going, LostMember, View, ViewFolder
 
 # At each end of the list that a record has: ranks of a machine that is taken away may die thousands of times.
 MOST_RECORDS = 100
+OUT = "Rank {rank} died so often in a short time that none is begun in its place any more in this segment."
 
 
 class ViewsAccount(NamedTuple):
@@ -52,7 +53,7 @@ def describe_change(view: View, step: int, seconds: float, stay_out: Collection[
     parts += [f"{' and '.join(joined)} joined"] if joined else []
     number = len(view.members)
     words = f"{', '.join(parts)}: {number} rank{'s' if number != 1 else ''} train on from step {step:,}"
-    out = [f"Rank {lost.member.slot} is not begun again." for lost in view.lost if lost.member.slot in stay_out]
+    out = [OUT.format(rank=lost.member.slot) for lost in view.lost if lost.member.slot in stay_out]
     return " ".join([f"{words[0].upper()}{words[1:]}, {seconds:.2f} s later.", *out])
 
 

@@ -250,7 +250,8 @@ def test_who_is_not_begun_again_is_told_of_where_its_last_death_is(folder: ViewF
     folder.say_out(1)
     view = view_of(1, member(0)).model_copy(update={"lost": [lost(1)]})
     assert describe_change(view, 7, 0.1, folder.find_out()) == (
-        "Rank 1 (SIGKILL) died: 1 rank train on from step 7, 0.10 s later. Rank 1 is not begun again."
+        "Rank 1 (SIGKILL) died: 1 rank train on from step 7, 0.10 s later. Rank 1 died so often in a short time that "
+        "none is begun in its place any more in this segment."
     )
     folder.commit(view)
     folder.say_going(1, Going(step=7, seconds=0.1))

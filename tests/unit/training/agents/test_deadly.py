@@ -75,6 +75,13 @@ def test_a_microbatch_that_one_rank_has_computed_is_not_deadly(deadly: DeadlyMic
     assert deadly.find(died(0)) is None
 
 
+def test_deaths_at_steps_that_were_made_long_ago_are_forgotten(deadly: DeadlyMicrobatches) -> None:
+    for step in (5, 6, 9):
+        assert deadly.find(died(0, step=step)) is None
+    assert deadly.find(died(1, step=5)) is None
+    assert deadly.find(died(1, step=9)) is not None
+
+
 def test_of_many_rows_the_first_are_named(deadly: DeadlyMicrobatches) -> None:
     def of_many() -> MicrobatchPlace:
         return MicrobatchPlace(step=5, index=2, rows=tuple(range(1_024)), began_at=time.monotonic())

@@ -25,7 +25,7 @@ from storage.runs.holders import this_process
 from storage.runs.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, write_ledger_part
 from storage.runs.manifest import Manifest
 from storage.runs.run_records import FrozenFile
-from storage.runs.run_state import CheckpointRecord, RunState
+from storage.runs.run_state import CheckpointRecord, Lease, RunState
 from storage.runs.transitions import take_lease
 from tasks.configuration.run import RetryConfig
 
@@ -50,6 +50,12 @@ def lease_run(manifest: Manifest, ranks: int = 1) -> int:
     lease = manifest.commit("segment began", take_lease(this_process(), ranks)).state.lease
     assert lease is not None
     return lease.fence
+
+
+def lease_at(fence: int, first_step: int = 0) -> Lease:
+    """A lease of this process, as a store does not know it."""
+    holder, at = this_process(), {"first_step": first_step, "planned_steps": 100, "taken_at": 1.0}
+    return Lease.model_validate({"fence": fence, "holder": holder, "world_size": 1, **at})
 
 
 def make_checkpoint(

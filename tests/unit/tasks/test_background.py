@@ -20,7 +20,7 @@ from tasks.supervision import heartbeat as heartbeats
 from tasks.supervision.heartbeat import Heartbeat
 from tests.helpers.commands import wait_until
 from tests.helpers.misread_manifests import MisreadManifests
-from tests.helpers.runs import lease_run, make_run
+from tests.helpers.runs import lease_at, lease_run, make_run
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ def test_a_heart_beats_on_after_any_error(tmp_path: Path, monkeypatch: pytest.Mo
         return found is not None and found.beat > 3
 
     monkeypatch.setattr(heartbeats, "write_heartbeat", write)
-    with Heartbeat(run_paths, 2, first_step=0):
+    with Heartbeat(run_paths, lease_at(2)):
         assert wait_until(beats_on)
 
 

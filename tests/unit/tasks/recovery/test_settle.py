@@ -35,7 +35,7 @@ from tasks.supervision.heartbeat import HEARTBEAT_SECONDS, Heartbeat
 from tests.helpers.cut_off_stores import ProcessGoneError, StoreCutOff
 from tests.helpers.holders import dead_process, parent_process, process_elsewhere
 from tests.helpers.lock_holders import holding
-from tests.helpers.runs import BATCH_SIZE, make_checkpoint, make_run, record_of
+from tests.helpers.runs import BATCH_SIZE, lease_at, make_checkpoint, make_run, record_of
 from training.configuration import TrainConfig
 from training.metrics.reporter import Report
 
@@ -276,7 +276,7 @@ def test_a_holder_on_another_machine_lives_as_long_as_its_heart_beats(
     monkeypatch.setattr(settle, "WATCH_SECONDS", 0.01)
     monkeypatch.setattr(heartbeats, "HEARTBEAT_SECONDS", 0.01)
     lease = begin_segment(run_paths, process_elsewhere())
-    with Heartbeat(run_paths, lease.fence, 0), pytest.raises(RunBusyError, match="on another-host"):
+    with Heartbeat(run_paths, lease), pytest.raises(RunBusyError, match="on another-host"):
         require_dead_holder(run_paths, lease)
 
 
@@ -304,7 +304,7 @@ def test_a_store_that_fails_for_a_moment_costs_beats_and_never_the_heart(
 ) -> None:
     monkeypatch.setattr(heartbeats, "HEARTBEAT_SECONDS", 0.01)
     store = StumblingStore(tmp_path / "store", num_failures=3)
-    with Heartbeat(run_paths_of(store, tmp_path), 4, first_step=12) as heart:
+    with Heartbeat(run_paths_of(store, tmp_path), lease_at(4, first_step=12)) as heart:
         heart.hear(Report(phase="train", step=17, phases={"train": 3.0}, loss=0.5))
         assert store.has_recovered.wait(60)
     found = find_heartbeat(store, "run", 4)
@@ -315,7 +315,7 @@ def test_a_store_that_fails_for_a_moment_costs_beats_and_never_the_heart(
 def test_no_beat_follows_once_the_lease_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeats, "HEARTBEAT_SECONDS", 0.001)
     store = StumblingStore(tmp_path / "store", num_failures=0)
-    with Heartbeat(run_paths_of(store, tmp_path), 4, first_step=0):
+    with Heartbeat(run_paths_of(store, tmp_path), lease_at(4)):
         assert store.has_recovered.wait(60)
     assert [thread for thread in threading.enumerate() if thread.name == "heartbeat"] == []
 

@@ -51,12 +51,18 @@ class RankEndsAccount:
 
 def describe_rank_ends(folder: Path) -> RankEndsAccount:
     """The account of the ranks that worked in this folder."""
-    newest = newest_going(folder)
-    ends = read_ends(folder)
-    counting = [end for end in ends.ends if end.view is None or end.view > newest]
     views = describe_views(folder)
-    account = _account([ends.model_copy(update={"ends": counting})])
+    account = _account([find_counting_ends(folder)])
     return replace(account, views=tuple(views.records), view_totals=views.totals)
+
+
+def find_counting_ends(folder: Path) -> RankEnds:
+    """The ends of the ranks that worked in this folder, but for those after which the others trained on."""
+    ends = read_ends(folder)
+    if all(end.view is None for end in ends.ends):
+        return ends
+    newest = newest_going(folder)
+    return ends.model_copy(update={"ends": [end for end in ends.ends if end.view is None or end.view > newest]})
 
 
 def describe_ends_on_nodes(heard: Mapping[str, RankEnds], rank_statuses: Collection[RankStatus]) -> RankEndsAccount:

@@ -17,8 +17,9 @@ from tasks.cluster.orders import (
     write_rank_ends,
     write_reports,
 )
+from tasks.cluster.rank_ends import find_counting_ends
 from tasks.cluster.reports import ReportFollower
-from training.agents.ends import RankEnds, read_ends
+from training.agents.ends import RankEnds
 from training.metrics.reporter import Report
 from training.rank_status import read_rank_statuses
 from training.spec import SegmentSpec
@@ -82,7 +83,7 @@ class Relay:
         self._statuses_due = time.monotonic() + STATUSES_SECONDS
 
     def _pass_on_ends(self) -> None:
-        ends = read_ends(self._folder)
+        ends = find_counting_ends(self._folder)
         if ends == self._ends:
             return
         named = [end.model_copy(update={"host": self._node}) for end in ends.ends]  # as in a status

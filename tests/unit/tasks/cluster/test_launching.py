@@ -40,6 +40,7 @@ from training.agents.ends import RankEnd, RankEnds, write_ends
 from training.configuration import TrainConfig
 from training.metrics.reporter import CheckpointReport, Report
 from training.rank_status import Phase, RankStatus, rank_status_file
+from training.views.folder import Going, Member, View, ViewFolder
 
 RUN, FENCE = "run", 7
 
@@ -143,6 +144,20 @@ def test_how_ranks_ended_is_passed_on_with_the_cluster_s_name_for_their_machine_
         assert read_rank_ends(store, RUN, FENCE) == {"n1": RankEnds(ends=named)}
     store.fails = True
     assert node.relay.pass_on(at_once=True)  # nothing is new, and nothing is written
+
+
+def test_an_end_counts_until_the_others_train_on(tmp_path: Path) -> None:
+    store, views = LocalStore(tmp_path / "store"), ViewFolder(tmp_path)
+    node = Node(tmp_path, store)
+    views.create()
+    views.commit(View(number=1, members=[Member(slot=0, life=0)], committed_at=0.0))
+    end = RankEnd(rank=1, pid=7, host="n1", signal=9, view=1)
+    write_ends(tmp_path, RankEnds(ends=[end]))
+    node.pass_on()
+    assert read_rank_ends(store, RUN, FENCE) == {"n1": RankEnds(ends=[end])}
+    views.say_going(1, Going(step=3, seconds=0.1))
+    node.pass_on()
+    assert read_rank_ends(store, RUN, FENCE) == {"n1": RankEnds()}
 
 
 def test_ends_of_a_node_that_cannot_be_read_hide_those_of_no_other(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.helpers.fault_plans import FaultPlan, FileFault, StepFault, read_fire
 
 # The parts of the work in which ranks write and read.
 PHASES = ("save", "outcome", "restore")
-# Before the first validation, whose model is the best so far: with a share of that one's save a segment ends.
+# Before the first validation, and at it: its model is the best so far, and is saved while the next steps are made.
 EARLY, VALIDATED = STEPS // 2 - 5, STEPS // 2
 # Of each part, drawn anew each time: a run for a few of them takes seconds.
 MOST_POINTS = 20
@@ -48,6 +48,8 @@ DEATHS = (
     Deaths("the first rank, before it changes the weights", killed_at("summed", rank=0)),
     Deaths("another rank, before it changes the weights", killed_at("summed")),
     Deaths("another rank, before a validation", killed_at("validate", step=VALIDATED)),
+    Deaths("the first rank, which writes a share of the best model", killed_at("summed", rank=0, step=VALIDATED)),
+    Deaths("another rank, which writes a share of the best model", killed_at("summed", step=VALIDATED)),
     Deaths("three of four ranks in turn", FaultPlan().kill_at_step(9, 0).kill_at_step(20, 1).kill_at_step(45, 2), FOUR),
     Deaths("two of four ranks at one step", FaultPlan().kill_at_step(EARLY, 0).kill_at_step(EARLY, 2), FOUR),
     Deaths(

@@ -20,7 +20,7 @@ FLEETING = (f"{SCRATCH}/data", f"{SCRATCH}/runs/RUN/N/samples", f"{SCRATCH}/runs
 # up depends on the clock, and another command may have none.
 LEFT_BY_SAVE = re.compile(rf"{SCRATCH}/runs/RUN/N/save-\d+/.+")
 # Reports that are due by the clock: a quick command comes to none. Those of phases and checkpoints are points.
-TIMED = ("stepped > _report", "alive > _report")
+TIMED = ("stepped > _report > write", "alive > _report > write")
 # What is read here decides how a run goes on; a kill at any other read is one between two writes.
 WORTH_READING = ("/checkpoints/", "/ledger/")
 # The parts of the work: what ranks write and read, what the command reads, commits, deletes, and everything else of it.

@@ -6,7 +6,6 @@ Invariant: a unit is handed over as one callable with nothing but addresses in i
 leaves is in the store. Who does it decides no byte.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,6 +20,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from storage.errors import ConfigurationError, StoreError
+from storage.processors import count_processors
 from tasks.configuration.run import DataConfig, PrepareConfig
 from tasks.data.units.chunks import num_processes_within
 from tasks.data.units.processes import UnitProcesses
@@ -107,7 +107,7 @@ class PrefectUnits:
 
     @property
     def _num_processes(self) -> int:
-        return min(self._prepare.workers or len(os.sched_getaffinity(0)), num_processes_within(self._data))
+        return min(self._prepare.workers or count_processors(), num_processes_within(self._data))
 
 
 def _raise_if_failed(future: PrefectFuture[None]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import duckdb
 
 from storage.errors import ConfigurationError, StoreError
+from storage.processors import count_processors
 from tasks.configuration.run import UNLIMITED, DataConfig
 from tasks.data.sql import literal
 
@@ -25,6 +26,7 @@ def open_database(memory_limit: str, folder: Path) -> Iterator[duckdb.DuckDBPyCo
         connection.execute("SET autoinstall_known_extensions = false")  # nothing is downloaded
         connection.execute("SET autoload_known_extensions = false")
         connection.execute("SET enable_progress_bar = false")
+        connection.execute(f"SET threads = {count_processors()}")  # by itself it takes as many as the machine has
         # Parquet's minimum and maximum leave NaN out, and DuckDB 2.0.0 concludes from them that isnan() is never true.
         connection.execute("SET disabled_optimizers = 'statistics_propagation'")
         connection.execute("SET GLOBAL TimeZone = 'UTC'")  # also of the connections that `cursor` makes of this one

@@ -23,6 +23,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from storage.processors import count_processors
 from tasks.cluster.processes import kill_tree
 from training.checkpointing.versions import read_versions
 from training.determinism import numerics_environment
@@ -90,7 +91,7 @@ class Parts:
         """A row for each file of tests/gpu: its first sentence, and how many of its tests passed."""
         report = (self._folder / "tests.xml").absolute()
         report.unlink(missing_ok=True)
-        workers = min(8, (os.cpu_count() or 1) // 2) if DEVICE == "cuda" else 0
+        workers = min(8, count_processors() // 2) if DEVICE == "cuda" else 0
         options = ["-n", str(workers), "-o", "junit_family=xunit1", f"--junitxml={report}", *SELECTED[DEVICE]]
         failed, _ = self._run("tests", ["pytest", "tests/gpu", *options])
         self.has_failed |= failed is not None
@@ -104,7 +105,7 @@ class Parts:
 
     def drill(self, precision: str, *only: str) -> list[Row]:
         """A row for each verdict of `holdfast drill`, of all kinds or `--only` some."""
-        at_once = str(max(1, (os.cpu_count() or 1) // DRILL_CORES))
+        at_once = str(max(1, count_processors() // DRILL_CORES))
         options = ["--device", DEVICE, "--precision", precision, "--at-once", at_once, *only]
         failed, printed = self._run(f"drills-{precision}", ["tests.faults.drill_kinds", *options])
         self.has_failed |= failed is not None

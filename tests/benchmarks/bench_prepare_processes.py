@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.objects.local_store import LocalStore
+from storage.processors import count_processors
 from tasks.configuration.run import DataConfig, PrepareConfig
 from tasks.data.database import hash_sql, open_database, parquet_sql
 from tasks.data.sql import literal
@@ -24,7 +25,7 @@ def copy(config: DataConfig, folder: Path) -> None:
     """DuckDB alone: all columns, in the order that shards have."""
     files = sorted(Path(config.source).glob("*.parquet"))
     with open_database(config.memory_limit, folder) as connection:
-        connection.execute(f"SET threads = {os.cpu_count()}")
+        connection.execute(f"SET threads = {count_processors()}")
         place = hash_sql(f"'order:{config.seed}:' || {config.id}")
         path = literal(str(folder / "copy.parquet"))
         rows = f"SELECT * FROM {parquet_sql(files)} ORDER BY {place}, {config.id}"

@@ -10,7 +10,6 @@ machines: `name=value` pairs.
 
 import argparse
 import json
-import os
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from rich.table import Table
 
 from storage.datasets import DatasetManifest, dataset_sha256
 from storage.objects.local_store import LocalStore
+from storage.processors import count_processors
 from tests.benchmarks.scaling.model import BYTES_OF_VALUE, Link, Work
 from tests.benchmarks.scaling.ranks import Steps, measure_link, time_steps
 from tests.helpers.datasets import publish_small_dataset
@@ -151,7 +151,7 @@ def _describe_work(dataset: DatasetManifest, steps: Mapping[int, Steps], microba
         if 1 < number <= FEW_RANKS
     ]
     of_rank = max(0.0, statistics.mean(beyond)) if beyond else 0.0
-    return Work(MICROBATCHES, microbatch_seconds, num_values, of_microbatch, of_rank, num_cores=os.cpu_count() or 1)
+    return Work(MICROBATCHES, microbatch_seconds, num_values, of_microbatch, of_rank, num_cores=count_processors())
 
 
 def _make_table(

@@ -202,6 +202,12 @@ def test_no_default_of_a_site_says_how_often_a_flow_or_a_task_is_repeated() -> N
             assert "retries" in {keyword.arg for keyword in call.keywords}, f"{module}:{call.lineno} has no retries"
 
 
+def test_how_many_processors_there_are_is_asked_in_one_place() -> None:
+    asking = ("cpu_count", "process_cpu_count", "sched_getaffinity")
+    found = {module for module in ALL_MODULES for node in nodes(module) if called_name(node) in asking}
+    assert found == {Path("storage/processors.py")}
+
+
 def test_nothing_is_pickled() -> None:
     for module in set(ALL_MODULES) - {COMPARED_WITH_PICKLERS}:
         assert not PICKLERS & set(imported_names(module)), f"{module} imports a pickler"

@@ -17,6 +17,7 @@ from typing import Any
 from storage.datasets import SPLITS, DatasetManifest
 from storage.errors import ContractError
 from storage.objects.digests import canonical_json, sha256_of_stream
+from storage.processors import count_processors
 from tasks.configuration.run import DataConfig
 from tasks.data.identity.identities import Identities
 from tasks.data.progress import OnProgress
@@ -47,7 +48,7 @@ def fingerprint_files(
     cache = _FingerprintCache(scratch / FINGERPRINT_CACHE, identities or {})
     progress = _Progress(files, on_progress)
     fingerprints = []
-    with ThreadPoolExecutor(min(HASHING_THREADS, len(os.sched_getaffinity(0)))) as pool:
+    with ThreadPoolExecutor(min(HASHING_THREADS, count_processors())) as pool:
         try:
             # Progress that a thread reports belongs to the flow run in which it was started.
             contexts = [contextvars.copy_context() for _ in files]

@@ -10,8 +10,14 @@ from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, State, StateType, TaskRun
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
 from prefect.settings import PREFECT_API_URL
@@ -24,6 +30,7 @@ UNDER_WAY = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
 TO_BEGIN = (StateType.SCHEDULED, StateType.PENDING)
 # Not CANCELLED: a user asked for that.
 OVER = (StateType.CRASHED, StateType.COMPLETED, StateType.FAILED)
+STEPS_AT_A_TIME = 200  # a server gives no more
 
 
 def find_line() -> list[FlowRun]:
@@ -99,12 +106,26 @@ def call_crashed(ids: Collection[str], message: str) -> None:
 
 def _close(client: SyncPrefectClient, gone: list[UUID], crashed: State) -> None:
     those = FlowRunFilter(id=FlowRunFilterId(any_=gone))
-    for step in client.read_task_runs(flow_run_filter=those):
-        if step.state is not None and step.state.type in UNDER_WAY:
-            client.set_task_run_state(step.id, crashed, force=True)
+    for step in _find_steps_under_way(client, those):
+        client.set_task_run_state(step.id, crashed, force=True)
     for flow_run in client.read_flow_runs(flow_run_filter=those):
         if flow_run.state is not None and flow_run.state.type in UNDER_WAY:
             client.set_flow_run_state(flow_run.id, crashed, force=True)
+
+
+def _find_steps_under_way(client: SyncPrefectClient, those: FlowRunFilter) -> Iterator[TaskRun]:
+    """A run of days has thousands that have ended: the server picks out the others."""
+    state = TaskRunFilterState(type=TaskRunFilterStateType(any_=list(UNDER_WAY)))
+    given: set[UUID] = set()
+    while True:
+        steps = client.read_task_runs(
+            flow_run_filter=those, task_run_filter=TaskRunFilter(state=state), limit=STEPS_AT_A_TIME
+        )
+        others = [step for step in steps if step.id not in given]
+        yield from others
+        given |= {step.id for step in others}
+        if not others:
+            return
 
 
 def _read_line(client: SyncPrefectClient, flow_run_id: UUID) -> Iterator[FlowRun]:

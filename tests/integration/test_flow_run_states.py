@@ -17,6 +17,7 @@ from prefect.states import Cancelled, Cancelling, Completed, Crashed, Running, S
 
 from storage.objects.local_store import LocalStore
 from storage.segment_notes import FlowRunsRecord, write_flow_runs
+from tasks.prefect_bridge import flow_runs
 from tasks.prefect_bridge.flow_runs import (
     call_running,
     call_suspended,
@@ -108,9 +109,10 @@ def train() -> None: ...
 def training() -> None: ...
 
 
-def test_flow_runs_whose_process_was_killed_are_shown_as_crashed_with_their_steps(
-    tmp_path: Path, prefect_server: dict[str, str]
+def test_flow_runs_whose_process_was_killed_are_shown_as_crashed_with_all_their_steps(
+    tmp_path: Path, prefect_server: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(flow_runs, "STEPS_AT_A_TIME", 2)
     store = LocalStore(tmp_path / "store")
     run_paths = RunPaths(store, make_run(store), tmp_path / "scratch", tmp_path / "data")
     fence = lease_run(run_paths.manifest)
@@ -123,16 +125,17 @@ def test_flow_runs_whose_process_was_killed_are_shown_as_crashed_with_their_step
     ):
         left = client.create_flow_run(training, state=Running())
         ended = client.create_flow_run(training, state=Completed())
+        states = [Completed(), Running(), Running(), Completed(), Completed(), Running()]
         steps = [
-            client.create_task_run(train, left.id, dynamic_key="0", state=Completed()),
-            client.create_task_run(train, left.id, dynamic_key="1", state=Running()),
+            client.create_task_run(train, left.id, dynamic_key=str(key), state=state)
+            for key, state in enumerate(states)
         ]
         write_flow_runs(store, "run", fence, FlowRunsRecord(ids=[str(left.id), str(ended.id)]))
         close_flow_runs(run_paths, dead)
         shown = [client.read_flow_run(run.id).state for run in (left, ended)]
         shown += [client.read_task_run(step.id).state for step in steps]
     assert [state.type.value for state in shown if state is not None] == [
-        "CRASHED", "COMPLETED", "COMPLETED", "CRASHED",
+        "CRASHED", "COMPLETED", "COMPLETED", "CRASHED", "CRASHED", "COMPLETED", "COMPLETED", "CRASHED",
     ]  # fmt: skip
     assert shown[0] is not None and "was killed" in (shown[0].message or "")
 

@@ -125,7 +125,7 @@ def test_flow_runs_whose_process_was_killed_are_shown_as_crashed_with_all_their_
     ):
         left = client.create_flow_run(training, state=Running())
         ended = client.create_flow_run(training, state=Completed())
-        states = [Completed(), Running(), Running(), Completed(), Completed(), Running()]
+        states: list[State[None]] = [Completed(), Running(), Running(), Completed(), Completed(), Running()]
         steps = [
             client.create_task_run(train, left.id, dynamic_key=str(key), state=state)
             for key, state in enumerate(states)

@@ -5,6 +5,8 @@ Invariant: the first words are the verdict.
 
 from typing import Any
 
+from tasks.console.markdown import as_code, escape_markdown, markdown_table
+from tasks.console.tables import Cell, Table
 from tasks.text import count_of
 
 
@@ -21,10 +23,17 @@ def sum_up(result: dict[str, Any]) -> str:
 
 def render_markdown(result: dict[str, Any]) -> str:
     """The result as an artifact: verdict, epochs, and each violation that is named."""
-    lines = [f"# {result['run']}: {'INTACT' if result['ok'] else 'BROKEN'}", "", sum_up(result), ""]
+    verdict = "INTACT" if result["ok"] else "BROKEN"
+    parts = [f"# {escape_markdown(result['run'])}: {verdict}", escape_markdown(sum_up(result))]
     if result["epochs"]:
-        lines += ["| epoch | samples | state |", "|---|---|---|"]
-        states = ("not complete", "complete")
-        lines += [f"| {e['epoch']} | {e['samples']:,} | {states[e['complete']]} |" for e in result["epochs"]]
-    lines += [f"- **{v['kind'].replace('_', ' ')}**: {v['message']}" for v in result["violations"]]
-    return "\n".join([*lines, "", f"`{result['address']}`", ""])
+        parts.append(markdown_table(_list_epochs(result["epochs"])))
+    if violations := result["violations"]:
+        named = (f"- **{v['kind'].replace('_', ' ')}**: {escape_markdown(v['message'])}" for v in violations)
+        parts.append("\n".join(named))
+    return "\n\n".join([*parts, as_code(result["address"])]) + "\n"
+
+
+def _list_epochs(epochs: list[dict[str, Any]]) -> Table:
+    states = ("not complete", "complete")
+    rows = [[Cell(str(e["epoch"])), Cell(f"{e['samples']:,}"), Cell(states[e["complete"]])] for e in epochs]
+    return Table([("epoch", "number"), ("samples", "number"), ("state", "text")], rows)

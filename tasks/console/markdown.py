@@ -1,6 +1,6 @@
-"""A table in Markdown, for Prefect's artifacts.
+"""Markdown, for Prefect's artifacts and the page of an exported model.
 
-Invariant: text from outside cannot leave its cell.
+Invariant: text from outside cannot leave its cell, and is no picture, link or markup of the page.
 """
 
 import re
@@ -22,9 +22,19 @@ def markdown_table(table: Table, most: int | None = None, without: Collection[st
     return "\n".join(lines)
 
 
-def escape_markdown(text: str) -> str:
+def escape_markdown(text: object) -> str:
     """As text, whatever is in it: Markdown's own characters and HTML's mean themselves."""
     return re.sub(r"([\\`*_\[\]<>|~&])", r"\\\1", plain(text))
+
+
+def as_code(text: object) -> str:
+    """As a piece of code, also in a table's cell: there a backtick has no escape, so it becomes an apostrophe."""
+    return f"`{code_text(text)}`"
+
+
+def code_text(text: object) -> str:
+    """What stands between the backticks of a piece of code."""
+    return plain(text).replace("|", "\\|").replace("`", "'")
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ Invariant: it has what the drill's own page has, in less.
 from typing import Any
 
 from storage.lazy_imports import lazy_imports
-from tasks.console.markdown import escape_markdown, markdown_table
+from tasks.console.markdown import as_code, escape_markdown, markdown_table
 from tasks.drills.words import Finding
 
 with lazy_imports():
@@ -21,7 +21,7 @@ def summarise_drill(result: dict[str, Any]) -> str:
         f"# {verdict['badge']}",
         *map(escape_markdown, [verdict["headline"], *verdict["remarks"]]),
         markdown_table(drill_page.findings_table(findings)),
-        f"Page: `{result['page']}`",
-        f"The same drill again: `{result['command']}`",
+        f"Page: {as_code(result['page'])}",
+        f"The same drill again: {as_code(result['command'])}",
     ]
     return "\n\n".join(parts) + "\n"

@@ -1,6 +1,6 @@
 """The README.md of an exported model: what it takes and gives, how good it is, how to use it, where it comes from.
 
-Invariant: pure. Text from outside is shown as code or in a cell of a table, and breaks neither.
+Invariant: pure. Text from outside is text or code, and never markup of the page.
 """
 
 from dataclasses import replace
@@ -9,16 +9,17 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from storage.runs.metric_values import METRIC_WORDS
-from tasks.console.markdown import markdown_table
+from tasks.console.markdown import as_code, code_text, escape_markdown, markdown_table
 from tasks.models.description import example_row
 from tasks.reporting.calibration_tables import describe_calibration, thresholds_table
 from tasks.reporting.slices import EXPLANATION, slices_tables
-from tasks.text import count_of, plain
+from tasks.text import count_of
 from training.export.standalone.holdfast_targets import outputs_of
 
 TEMPLATE = "models/model_card.md.jinja"
 # So many columns, and of each so many slices, the largest ones: metrics.json has all.
 MOST_SLICED_COLUMNS, MOST_SLICES = 8, 12
+MOST_LABELS = 100
 
 
 def render_card(
@@ -45,7 +46,7 @@ def render_card(
         is_tested=metrics["test"] is not None,
         slices=_slices(metrics["test"]),
         about_slices=EXPLANATION,
-        calibrated=[_cell(sentence) for sentence in describe_calibration(calibration)],
+        calibrated=[escape_markdown(sentence) for sentence in describe_calibration(calibration)],
         has_temperature=calibration is not None and calibration["temperature"] is not None,
         thresholds=markdown_table(table) if (table := thresholds_table(calibration)).rows else "",
         provenance=provenance,
@@ -55,8 +56,14 @@ def render_card(
         own=own,
         example=repr(example_row(inputs)),
         limit=_limit(inputs),
-        label_names=", ".join(f"`{_cell(name)}`" for name in labels["classes"]),
+        label_names=_name_labels(labels["classes"]),
     )
+
+
+def _name_labels(classes: list[str]) -> str:
+    names = [as_code(name) for name in classes[:MOST_LABELS]]
+    left_out = len(classes) - len(names)
+    return f"{', '.join(names)} and {left_out:,} more, which `labels.json` has" if left_out else ", ".join(names)
 
 
 def _limit(inputs: dict[str, Any]) -> str:
@@ -85,12 +92,8 @@ def _shown(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, int | float) else str(value or "")
 
 
-def _cell(text: object) -> str:
-    return plain(text).replace("|", "\\|").replace("`", "'")
-
-
 def _environment() -> Environment:
-    # Markdown, not HTML: nothing to escape but what `cell` takes care of.
+    # Markdown, not HTML: what is in code takes `in_code`, and all other text from outside `text`.
     environment = Environment(
         loader=PackageLoader("tasks", "."),
         autoescape=False,
@@ -99,5 +102,5 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"cell": _cell, "count_of": count_of}
+    environment.filters |= {"in_code": code_text, "text": escape_markdown, "count_of": count_of}
     return environment

@@ -9,7 +9,7 @@ from typing import Any
 from storage.runs.retention import find_being_read, retain
 from storage.runs.run_state import RunState
 from tasks.configuration.run import RunConfig
-from tasks.console.markdown import markdown_table
+from tasks.console.markdown import as_code, escape_markdown, markdown_table
 from tasks.console.tables import Cell, Kind, Table
 from tasks.reporting.goodput import sum_up_time
 from tasks.reporting.tables import segments_table
@@ -31,12 +31,12 @@ def summarise(
     `warning` is a text of our own, which comes first.
     """
     parts = [
-        f"# {state.run}",
+        f"# {escape_markdown(state.run)}",
         *([f"**{warning}**"] if warning else []),
         markdown_table(
             Table([("", "text"), ("", "text")], [[Cell(name), Cell(text)] for name, text in _facts(state, history)])
         ),
-        f"Full report: `{address}`",
+        f"Full report: {as_code(address)}",
     ]
     if state.segments:
         parts += [

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from tasks.models.card import MOST_SLICED_COLUMNS, MOST_SLICES, render_card
+from tasks.models.card import MOST_LABELS, MOST_SLICED_COLUMNS, MOST_SLICES, render_card
+from tests.helpers.finished_runs import calibration_of
 from tests.helpers.small_models import DESCRIBED
 
 LABELS = {"classes": ["x", "y", "z"], "kind": "multiclass"}
@@ -37,3 +38,19 @@ def test_of_many_columns_the_first_ones_are_there_and_without_slices_nothing_is_
     text = card_of([{"column": f"c{number}", "slices": [slice_of(0)]} for number in range(MOST_SLICED_COLUMNS + 1)])
     assert text.count("| (all) |") == MOST_SLICED_COLUMNS and f"| c{MOST_SLICED_COLUMNS} |" not in text
     assert "lices" not in card_of([])
+
+
+def test_no_label_becomes_a_picture_or_leaves_its_code() -> None:
+    picture, broken = "![i](http://evil.example/p.png)", "a`b|c\nd"
+    labels = {"classes": [broken, picture], "kind": "binary"}
+    calibration = calibration_of(labels["classes"], "binary", 6)
+    text = render_card(DESCRIBED, labels, {"validation": None, "test": None}, calibration, PROVENANCE, {})
+    assert f"Labels, in the order of the outputs: `a'b\\|c d`, `{picture}`." in text
+    outside_code = text.replace(f"`{picture}`", "")
+    assert "evil.example" in outside_code and "](" not in outside_code.replace("\\](", "")
+
+
+def test_of_very_many_labels_the_first_are_named() -> None:
+    labels = {"classes": [f"c{number}" for number in range(MOST_LABELS + 5)], "kind": "multiclass"}
+    text = render_card(DESCRIBED, labels, {"validation": None, "test": None}, None, PROVENANCE, {})
+    assert f"`c{MOST_LABELS - 1}` and 5 more, which `labels.json` has." in text

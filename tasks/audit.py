@@ -59,14 +59,14 @@ def _audit(config: RunConfig, run_paths: RunPaths, is_last: bool) -> tuple[bool,
 
 def _look(config: RunConfig, run_paths: RunPaths, is_last: bool) -> dict[str, Any]:
     """What an audit finds: a violation only if a second look finds one too."""
-    result = verdict.audit_run(run_paths.store, config.run)
+    result = verdict.audit_run(run_paths.store, config.run, scratch=run_paths.data_scratch)
     unread = [violation["message"] for violation in result["violations"] if violation["kind"] in UNREADABLE]
     if unread and not is_last:
         raise ObjectUnreadableError(unread[0])
     if not result["ok"] and not unread:
         warn(f"{words.sum_up(result)} It is looked at again in {config.retry.reread_seconds:g} s.")
         Retry(config.retry).pause(config.retry.reread_seconds)
-        result = verdict.audit_run(run_paths.store, config.run)
+        result = verdict.audit_run(run_paths.store, config.run, scratch=run_paths.data_scratch)
     return result
 
 

@@ -62,11 +62,11 @@ def require_scratch(run_paths: RunPaths) -> None:
         raise scratch_error(run_paths.scratch, error) from error
 
 
-def scratch_error(scratch: Path, error: OSError) -> StoreError:
-    """Message for a person when `scratch` cannot be written."""
+def scratch_error(scratch: Path, error: OSError, setting: str = "scratch") -> StoreError:
+    """Message for a person when `scratch`, which `setting` names, cannot be written."""
     return StoreError(
         f"Cannot write working files in {scratch}: {error.strerror}. "
-        "Check that the folder is writable and has space left, or set scratch to another one."
+        f"Check that the folder is writable and has space left, or set {setting} to another one."
     )
 
 

@@ -4,6 +4,7 @@ Invariant: reads only. Every step up to the promoted checkpoint is either looked
 violation; a run passes only if there is none.
 """
 
+from pathlib import Path
 from typing import Any
 
 from storage.checkpoints.checkpoints import CheckpointIndex, load_checkpoint
@@ -28,10 +29,13 @@ from tasks.configuration.run import RunConfig
 from tasks.data.progress import OnProgress
 
 
-def audit_run(store: Store, run: str, on_progress: OnProgress | None = None) -> dict[str, Any]:
+def audit_run(
+    store: Store, run: str, on_progress: OnProgress | None = None, scratch: Path | None = None
+) -> dict[str, Any]:
     """The audit of everything up to the promoted checkpoint, JSON-able. Raises `RunMissingError`, `StoreError`.
 
-    `on_progress` is called with a phase (samples, epochs) and the share of it that is done.
+    `on_progress` is called with a phase (samples, epochs) and the share of it that is done. Ids and lengths of all
+    training rows, and what does not fit into memory, are in `scratch` meanwhile, or where temporary files go.
     """
     state, index, problem = _load_promoted(store, run)
     if index is None or problem is not None:
@@ -42,7 +46,7 @@ def audit_run(store: Store, run: str, on_progress: OnProgress | None = None) -> 
     chain.violations += find_unfounded(state, config.train.batch_size)
     num_rows = dataset.splits["train"].num_rows
     expectation = Expectation(config, num_rows, dataset.row_group_rows, state.rollbacks)
-    with workplace(config.data.memory_limit) as (connection, folder):
+    with workplace(config.data.memory_limit, scratch) as (connection, folder):
         samples = AuditedSamples(store, dataset, folder)
         content = LedgerContent(connection, chain.parts, samples, expectation)
         comparison = Comparison(chain, content, expectation, index.step, on_progress)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.audits.workplace import working_folder
+from storage.errors import StoreError
+from tasks.audits.workplace import working_folder, workplace
 from tests.helpers.commands import ROOT
 
 WAIT = """
@@ -45,3 +46,19 @@ def test_the_folder_of_an_audit_that_was_killed_is_removed_by_the_next_and_that_
         with working_folder():
             assert not folder.exists()
     assert list(tmp_path.iterdir()) == [other]
+
+
+def test_with_scratch_nothing_is_written_where_temporary_files_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with workplace("1GiB", tmp_path / "scratch" / "data") as (connection, folder):
+        ((spill,),) = connection.execute("SELECT current_setting('temp_directory')").fetchall()
+        assert Path(spill).parent == folder and folder.parent == tmp_path / "scratch" / "data"
+    assert not folder.exists()
+
+
+def test_a_scratch_that_is_no_folder_is_one_error_that_names_the_setting(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="set scratch to another one"), working_folder(tmp_path / "file"):
+        pass

@@ -64,11 +64,12 @@ def line(corpus: Path, store: Path) -> list[str]:
 
 
 def test_a_run_killed_and_continued_on_another_world_size_holds(
-    line: list[str], store: Path, prefect_server: dict[str, str]
+    corpus: Path, store: Path, prefect_server: dict[str, str]
 ) -> None:
     # The seed aims at step 39 of 160: also on a quicker machine the run is not over then.
     options = ["--kills", "1", "--world-sizes", "2,1", "--seed", "20", "--json"]
-    done = subprocess.run([*line, *options], env=prefect_server, cwd=ROOT, capture_output=True, text=True)
+    runner = Runner(CONFIGURATION, {**SETTINGS, "data.source": corpus, "store": store}, prefect_server)
+    done = runner.call("drill", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     assert result["ok"] and result["exact"]

@@ -107,7 +107,7 @@ ENDS = (
 MEMORY = 2 << 30  # bytes, for a supervisor, its agent and two ranks: about a half is used
 SELDOM = (
     "SIGSEGV", "SIGBUS", "SIGABRT", "SIGINT to a rank", "SIGTERM to the agent", "exit code", "an error",
-    "refused by the store",
+    "refused by the store", "SIGKILL before the ranks have met",
 )  # fmt: skip
 
 
@@ -160,9 +160,11 @@ def matches(pattern: str, text: str) -> bool:
     return re.search(pattern, text) is not None
 
 
+@pytest.mark.slow
 def test_a_run_whose_outcome_the_store_does_not_take_is_settled_by_what_its_rank_kept(
     tmp_path: Path, prefect_server: dict[str, str]
 ) -> None:
+    """Without a command in `unit/tasks/recovery/test_settle.py`."""
     source = write_parquet(tmp_path / "data.parquet", text_columns(200))
     configuration = write_tiny_configuration(tmp_path, "kept", tmp_path / "store", source)
     folders = {"store": tmp_path / "store", "scratch": tmp_path / "scratch"}
@@ -227,7 +229,9 @@ def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_told_from_one_that_a
     require_recorded(words, None, spec, store)
 
 
+@pytest.mark.slow
 def test_ranks_whose_supervisor_is_killed_save_and_leave_and_so_does_their_agent(tmp_path: Path) -> None:
+    """Of a whole run in `faults/test_interruptions.py`."""
     store = LocalStore(tmp_path / "store")
     dataset = publish_small_dataset(store, tmp_path / "work", rows=100)
     spec = make_spec(store, dataset, tmp_path / "segment", steps=1_000_000, ranks=2)

@@ -23,6 +23,7 @@ from tests.helpers.commands import ROOT, Runner, processes_mentioning, wait_unti
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.fault_plans import FaultPlan
 from tests.helpers.parquet import text_columns, write_parquet
+from tests.helpers.processes import RankProcesses, evaluate_as_a_rank
 from tests.helpers.tiny_runs import write_tiny_configuration
 from tests.helpers.training import checkpoint_at, make_spec, read_log
 from training.agents.locks import find_holders
@@ -96,7 +97,7 @@ def test_one_agent_serves_segments_and_an_evaluation_and_each_has_the_bits_of_fr
     assert work(place.spec(3, (7, 1)), kept) == first
     for step, fence in ((7, 2), (20, 2), (14, 3), (20, 3)):
         assert place.files(step, fence) == place.files(step, 1), (step, fence)
-    work(place.evaluation(4, (20, 1)))
+    RankProcesses(place.evaluation(4, (20, 1)), evaluate_as_a_rank).run()
     assert work(place.evaluation(5, (20, 1)), kept) == first
     fresh, forked = (json.loads((place.folder / f"found-{fence}.json").read_bytes()) for fence in (4, 5))
     assert fresh["evaluation"]["metrics"] and fresh == forked
@@ -120,17 +121,21 @@ def test_all_ranks_killed_leave_the_agent_and_the_next_segment_is_forked_from_it
     assert work(place.spec(21, ranks=2), kept) == kept.pid
 
 
-def test_an_agent_that_is_killed_while_it_works_or_idles_is_replaced(place: Place, kept: KeptAgent) -> None:
+def test_an_agent_that_is_killed_while_it_works_is_replaced(place: Place, kept: KeptAgent) -> None:
     spec = place.spec(30, steps=1_000_000)
     with Ranks(spec, GRACE_SECONDS, kept=kept) as ranks:
         while ranks.is_running(POLL_SECONDS):
             if ranks.read_reports():
                 ranks.kill()  # as where they hang
     killed = kept.pid
-    second = work(place.spec(31), kept)
-    assert second != killed
-    os.kill(second, signal.SIGKILL)
-    assert work(place.spec(32), kept) != second
+    assert work(place.spec(31), kept) != killed
+
+
+@pytest.mark.slow
+def test_an_agent_that_is_killed_while_it_idles_is_replaced(place: Place, kept: KeptAgent) -> None:
+    first = work(place.spec(32), kept)
+    os.kill(first, signal.SIGKILL)
+    assert work(place.spec(33), kept) != first
 
 
 @pytest.mark.slow
@@ -189,9 +194,11 @@ def has_loaded(pid: int) -> bool:
     return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_whose_ranks_are_killed_has_one_agent_until_its_end(
     tmp_path: Path, prefect_server: dict[str, str]
 ) -> None:
+    """Of one whose ranks fail `test_equal_state.py` shows it."""
     write_parquet(tmp_path / "data" / "part-0.parquet", text_columns(200))
     configuration = write_tiny_configuration(tmp_path, "kept", tmp_path / "store", tmp_path / "data")
     settings = {"store": tmp_path / "store", "run": "kept", "train.ranks": 2, "checkpoint.every_steps": 2}

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -49,11 +50,10 @@ def shell(tmp_path_factory: pytest.TempPathFactory, prefect_server: dict[str, st
         program = programs / name
         program.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m {module} "$@"\n')
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    environment = prefect_server | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
-    runner = Runner(configuration, {"run": "small", "store": folder / "store"}, environment)
+    runner = Runner(configuration, {"run": "small", "store": folder / "store"}, prefect_server)
     runner.prepare()
     runner.run(checkpoint__every_steps=50)
-    return runner
+    return replace(runner, environment=prefect_server | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"})
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def killed(rank: int, step: int, point: str) -> FaultPlan:
 DEATHS = (
     Death("before a step", FaultPlan().kill_at_step(4, rank=1), (1,), (4,), is_slow=True),
     Death("the first rank, when a part of its sum was sent", killed(0, 5, "sent"), (0,), (5, 6)),
-    Death("before it changes the weights", killed(2, 5, "summed"), (2,), (5, 6)),
+    Death("before it changes the weights", killed(2, 5, "summed"), (2,), (5, 6), is_slow=True),
     Death(
         "the same, while another one is a step behind",
         killed(2, 5, "summed").having(StepFault("lose_peer", 1, 5, point="summed")),
@@ -80,7 +80,13 @@ DEATHS = (
     ),
     Death("two at once", FaultPlan().kill_at_step(3, rank=0).kill_at_step(3, rank=2), (0, 2), (3,), is_slow=True),
     Death("in a validation", killed(1, 6, "validate"), (1,), (6,)),
-    Death("while it writes a save", FaultPlan().kill(Moment("rank", "write", "model", rank=1)), (1,), (4,)),
+    Death(
+        "while it writes a save",
+        FaultPlan().kill(Moment("rank", "write", "model", rank=1)),
+        (1,),
+        (4,),
+        is_slow=True,
+    ),
     Death(
         "the first rank, before an index is put", FaultPlan().kill(Moment("rank", "link", "index", rank=0)), (0,), (4,)
     ),
@@ -299,9 +305,11 @@ def test_a_microbatch_that_ends_who_computes_it_ends_the_segment_and_is_named(
     assert rows is not None and DEADLY_ROW in map(int, rows[1].split(", "))
 
 
+@pytest.mark.slow
 def test_two_kills_at_one_microbatch_that_somebody_may_have_sent_end_no_segment(
     runs: Runs, expected: dict[int, FoundCheckpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What is counted is in `unit/training/agents/test_deadly.py`."""
     spec, plan = runs.next_spec(NUM_RANKS, **FEW_STEPS), deadly("process", times=2)
     meet(plan, tmp_path / "plan", spec, monkeypatch)
     outcome = train_to_end(spec, runs)

@@ -41,7 +41,10 @@ KINDS = ["text", "tokens", "csv", "row numbers", "hidden row numbers"]
 # What is done is recorded in the same way of all kinds; that each gives the same bytes in units is tested of each.
 DONE_KINDS = [kind if kind in ("text", "tokens") else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
 # Each kill is a process that loads all libraries.
-KILLED_KINDS = [kind if kind == "tokens" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+KILLED_KINDS = [
+    pytest.param(kind, kills, marks=[] if (kind, kills) == ("tokens", 1) else [pytest.mark.slow])
+    for kind, kills in (("tokens", 1), *((kind, 2) for kind in KINDS))
+]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -185,16 +188,16 @@ def test_a_unit_that_is_done_is_never_done_again(
     assert files_of(LocalStore(tmp_path / "store")) == undisturbed
 
 
-@pytest.mark.parametrize("config", KILLED_KINDS, indirect=True)
+@pytest.mark.parametrize(("config", "kills"), KILLED_KINDS, indirect=["config"])
 def test_a_preparation_that_is_killed_anywhere_goes_on_from_its_units(
-    config: DataConfig, undisturbed: dict[str, str], tmp_path: Path
+    config: DataConfig, kills: int, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     generator, store = random.Random(seed), LocalStore(tmp_path / "store")
     code = "import sys; from tests.helpers.cut_preparations import prepare_and_die as run; run(*sys.argv[1:])"
     arguments = [config.model_dump_json(), store.address, str(tmp_path / "scratch")]
-    for _ in range(2):
+    for _ in range(kills):
         command = [sys.executable, "-c", code, *arguments, str(generator.randint(1, 6))]
         assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
         assert not any(key.endswith("dataset.json") for key in store.list_keys("datasets/"))
@@ -305,7 +308,15 @@ def test_a_bit_that_flips_in_the_tokenizer_is_an_error(tmp_path: Path, texts: Pr
     assert files_of(LocalStore(tmp_path / "store")) == texts.files
 
 
-@pytest.mark.parametrize("between", ["find_repeats", "require_rules_kept", "assign_samples", "measure_categorical"])
+@pytest.mark.parametrize(
+    "between",
+    [
+        "find_repeats",
+        pytest.param("require_rules_kept", marks=pytest.mark.slow),
+        pytest.param("assign_samples", marks=pytest.mark.slow),
+        "measure_categorical",
+    ],
+)
 def test_one_that_is_overtaken_while_it_asks_all_rows_takes_what_the_other_published(
     tmp_path: Path, between: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -72,15 +72,34 @@ def pytest_configure(config: pytest.Config) -> None:
     """Signals are for the process that prints what happens; a worker of xdist's is ended by that one."""
     gc.disable()  # while tests are collected, next to nothing of what is imported becomes garbage
     config.pluginmanager.register(CpuTimes())
-    if not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        begin_elsewhere(config, config.workerinput)
+    else:
         config.pluginmanager.register(RunningTests())
+
+
+def begin_elsewhere(config: pytest.Config, worker: Mapping[str, Any]) -> None:
+    """Have each worker of xdist's collect all files, but begin with others than the other workers.
+
+    In a fresh clone a file's assertions are rewritten by the worker that collects it first; the others read what that
+    one has left on disk.
+    """
+    tests = config.rootpath / "tests"
+    if [Path(argument).absolute() for argument in config.args] != [tests]:
+        return
+    files = sorted(map(str, tests.rglob("test_*.py")))
+    first = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    config.args[:] = files[first:] + files[:first]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a server, before `-m` selects by it, and put the longest first. A unit test needs only files."""
+    """Mark what needs a server, before `-m` selects by it, and put the longest first. A unit test needs only files.
+
+    The order is the same in all workers of xdist's, in whichever they have collected.
+    """
     places = {name: place for place, name in enumerate(LONGEST_FILES)}
-    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+    items.sort(key=lambda item: (places.get(item.path.name, len(places)), item.path))
     for item in items:
         for fixture in NEEDED_BY_FIXTURE.keys() & set(getattr(item, "fixturenames", ())):
             item.add_marker(NEEDED_BY_FIXTURE[fixture])

@@ -210,7 +210,14 @@ def test_what_is_damaged_is_told_by_the_rank_alone_and_what_is_mended_is_assembl
 
 
 @pytest.mark.parametrize("can_fork", [False, True])
-@pytest.mark.parametrize("last_words", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(0)", "sys.exit(0)"])
+@pytest.mark.parametrize(
+    "last_words",
+    [
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        pytest.param("os._exit(0)", marks=pytest.mark.slow),
+        pytest.param("sys.exit(0)", marks=pytest.mark.slow),
+    ],
+)
 def test_the_process_ends_with_the_rank_however_that_ends(last_words: str, can_fork: bool) -> None:
     rank, ahead = start_a_rank(can_fork, last_words)
     rank.communicate("\n", timeout=LONGEST_SECONDS)

@@ -146,7 +146,7 @@ def test_of_many_classes_the_most_frequent_and_the_rarest_are_drawn_and_the_othe
     assert "950 more" in text and "between 1,960 and 1,011 each" in text
 
 
-@pytest.mark.parametrize("num_classes", [1000, 10_000])
+@pytest.mark.parametrize("num_classes", [pytest.param(1000, marks=pytest.mark.slow), 10_000])
 def test_a_report_of_many_classes_takes_seconds_and_little_memory(num_classes: int) -> None:
     made = run_of([sys.executable, "-m", "tests.helpers.report_of_many_classes", str(num_classes)])
     assert made["cpu_seconds"] < 20 and made["most_bytes"] < 500e6

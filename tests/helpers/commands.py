@@ -153,6 +153,12 @@ def kill_everything(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
+def find_children(text: str) -> list[psutil.Process]:
+    """Processes below this one with the text in their command line. What another test has left as a zombie has none."""
+    below = psutil.Process().children(recursive=True)
+    return [one for one in below if one.status() != psutil.STATUS_ZOMBIE and text in " ".join(one.cmdline())]
+
+
 def processes_mentioning(text: str) -> list[int]:
     """Process ids whose command line contains the text."""
     found = psutil.process_iter(["cmdline"])

@@ -11,6 +11,7 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.prefect_server import configured_server
+from tests.helpers.commands import find_children
 from tests.helpers.prefect_server import find_free_port
 
 pytestmark = pytest.mark.server
@@ -19,7 +20,7 @@ WAIT_SECONDS = 120.0
 
 
 def find_child() -> psutil.Process:
-    (server,) = [child for child in psutil.Process().children() if "uvicorn" in " ".join(child.cmdline())]
+    (server,) = find_children("uvicorn")
     return server
 
 

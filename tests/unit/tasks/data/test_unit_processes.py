@@ -5,13 +5,13 @@ import sys
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-import psutil
 import pytest
 
 from storage.errors import ObjectMissingError
 from storage.objects.local_store import LocalStore
 from tasks.data.units.processes import UnitProcesses
 from tasks.data.units.workspace import Address
+from tests.helpers.commands import find_children
 from tests.helpers.parquet import text_columns, text_config, write_parquet
 
 
@@ -36,8 +36,6 @@ def test_what_a_unit_raises_is_raised_here(address: Address) -> None:
 
 def test_a_process_that_is_killed_is_an_error_and_not_waited_for(address: Address) -> None:
     with UnitProcesses(1) as processes, pytest.raises(BrokenProcessPool):
-        for process in psutil.Process().children(recursive=True):
-            is_left_over = process.status() == psutil.STATUS_ZOMBIE  # of another test, in the same process
-            if not is_left_over and "spawn_main" in " ".join(process.cmdline()):
-                process.kill()
+        for process in find_children("spawn_main"):
+            process.kill()
         processes.do(address, "check", 0)

@@ -8,6 +8,7 @@ told. Invariant: a socket that listens is never shut down, since Gloo ends the p
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -59,25 +60,24 @@ class Connections:
 def form_group(store: Any, number: int, rank: int, size: int, is_over: Callable[[], bool]) -> Any:
     """The group of a view, all of whose members form it now.
 
-    None if one does not, or if it `is_over`: a member has died, for which Gloo would wait.
+    None if one does not, or if it `is_over`: a member has died, for which Gloo would wait. The time that Gloo is given
+    is that of each message later, too, whatever is set afterwards: how long forming may take is seen to here.
     """
     prefixed = dist.PrefixStore(f"view-{number}", store)  # type: ignore[attr-defined]
     formed: list[Any] = []
 
     def form() -> None:
         try:
-            formed.append(dist.ProcessGroupGloo(prefixed, rank, size, FORMING_TIMEOUT))
+            formed.append(dist.ProcessGroupGloo(prefixed, rank, size, COLLECTIVE_TIMEOUT))
         except RuntimeError as error:
             print(f"View {number} was not formed: {error}", flush=True)
 
     forming = threading.Thread(target=form, name="forming-view", daemon=True)
     forming.start()
-    while forming.is_alive() and not is_over():
+    ends = time.monotonic() + FORMING_TIMEOUT.total_seconds()
+    while forming.is_alive() and not is_over() and time.monotonic() < ends:
         forming.join(POLL_SECONDS)
-    if not formed:
-        return None
-    formed[0]._set_default_timeout(COLLECTIVE_TIMEOUT)
-    return formed[0]
+    return formed[0] if formed else None
 
 
 def open_meeting(file: Path, size: int) -> Any:

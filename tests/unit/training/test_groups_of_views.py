@@ -1,0 +1,47 @@
+"""The group in which the ranks of a view talk: how long forming it may take says nothing of what they send later."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from training.views import group
+from training.views.group import form_group, open_meeting
+
+FORMING_SECONDS = 2.0
+
+
+@pytest.fixture
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The group of two ranks, as each of them has it."""
+    monkeypatch.setattr(group, "FORMING_TIMEOUT", timedelta(seconds=FORMING_SECONDS))
+
+    def form(rank: int) -> Any:
+        return form_group(open_meeting(tmp_path / "meeting", 2), 1, rank, 2, lambda: False)
+
+    with ThreadPoolExecutor(2) as ranks:
+        return list(ranks.map(form, range(2)))
+
+
+def test_a_rank_may_wait_for_another_one_for_longer_than_forming_may_take(groups: list[Any]) -> None:
+    first, second = groups
+    received = torch.zeros(1)
+
+    def send_late() -> None:
+        time.sleep(FORMING_SECONDS + 1)  # as a rank does that computes a long step
+        second.send([torch.ones(1)], 0, 0).wait()
+
+    with ThreadPoolExecutor(1) as late:
+        sending = late.submit(send_late)
+        first.recv([received], 1, 0).wait()
+        sending.result()
+    assert received.item() == 1
+
+
+def test_a_group_whose_members_do_not_come_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "FORMING_TIMEOUT", timedelta(seconds=0.2))
+    assert form_group(open_meeting(tmp_path / "meeting", 2), 1, 0, 2, lambda: False) is None

@@ -31,11 +31,15 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns are (heading, kind); every row has a cell for each. For those in `wide` a terminal has no room."""
+    """Columns are (heading, kind); every row has a cell for each. For those in `wide` a terminal has no room.
+
+    What `below` names, a column of long texts, a page shows below each row, over all other columns.
+    """
 
     columns: list[tuple[str, Kind]]
     rows: list[list[Cell]]
     wide: tuple[str, ...] = ()
+    below: str | None = None
 
 
 def show_table(table: Table, most: int | None = None) -> RenderableType:

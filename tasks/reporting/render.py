@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from tasks.text import plain
+from tasks.text import NOTHING, plain
 
 
 def render_page(template: str, **values: Any) -> str:
@@ -25,4 +25,5 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["plain"] = plain
+    environment.globals["nothing"] = NOTHING
     return environment

@@ -28,6 +28,7 @@ from tasks.reporting.render import render_page
 from tasks.reporting.rollbacks import count_skipped, name_reasons
 from tasks.reporting.slices import EXPLANATION, slices_tables
 from tasks.reporting.tables import (
+    MAX_CAUSE_CHARACTERS,
     checkpoints_table,
     classes_table,
     columns_table,
@@ -40,6 +41,7 @@ from tasks.reporting.tables import (
 )
 from tasks.reporting.tiles import Tile
 from tasks.reporting.time_line import draw_time_line
+from tasks.reporting.views import count_survived
 from tasks.text import (
     NOTHING,
     at_least,
@@ -139,8 +141,9 @@ def run_verdict(state: RunState, deaths: str | None = None) -> Verdict:
     if step >= state.end_step:
         early = f", ended early ({state.segments[-1].cause})," if state.ended_early else ""
         headline = f"Complete: {done}{early} in {count_of(len(state.segments), 'segment')}"
-        headline += f"; {cost}{again}." if interruptions else "; nothing interrupted it."
-        remarks = [*_best(state), *_promise(state), *_mishaps(state)]
+        survived = count_survived(state.segments)
+        headline += f"; {cost}{again}." if interruptions else "." if survived else "; nothing interrupted it."
+        remarks = [*_survived(survived), *_best(state), *_promise(state), *_mishaps(state)]
         return Verdict("complete", "Complete", headline, remarks)
     safe = f"{done} ({share(step / state.steps_total)}) are saved in a promoted checkpoint"
     if state.lease is not None:
@@ -183,6 +186,12 @@ def _cost(state: RunState) -> str:
     return f"{count_of(len(interruptions), 'interruption')} cost {price}"
 
 
+def _survived(number: int) -> list[str]:
+    if not number:
+        return []
+    return [f"{count_of(number, 'rank')} died, and the others trained on from the same step: no step was lost by that."]
+
+
 def _best(state: RunState) -> list[str]:
     words = describe_best(state)
     return [] if words is None else [f"The {words}.", *filter(None, [describe_overfitting(state)])]
@@ -190,7 +199,8 @@ def _best(state: RunState) -> list[str]:
 
 def _promise(state: RunState) -> list[str]:
     """That it is the model of an uninterrupted run, unless a change makes another one: then `_mishaps` has it."""
-    if state.changes or not interruptions_of(state.segments) or not is_unbroken(state):
+    disturbed = interruptions_of(state.segments) or count_survived(state.segments)
+    if state.changes or not disturbed or not is_unbroken(state):
         return []
     return [
         "The model is the one that an uninterrupted run makes on the same kind of hardware and software: no step was "
@@ -243,7 +253,7 @@ def _last_words(state: RunState) -> list[str]:
     if not state.segments:
         return ["No segment has ended yet."]
     last = state.segments[-1]
-    cause = f" ({shortened(last.cause, 300)})" if last.cause else ""
+    cause = f" ({shortened(last.cause, MAX_CAUSE_CHARACTERS).rstrip('.')})" if last.cause else ""
     return [f"The last segment {outcome_words(last)} at step {last.last_step:,}{cause}."]
 
 

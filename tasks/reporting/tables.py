@@ -57,7 +57,7 @@ def segments_table(segments: Sequence[SegmentRecord]) -> Table:
         ]
         for segment in segments
     ]
-    return Table(columns, rows, wide=("Meaning", "Started", "Samples/s", "Waiting for data"))
+    return Table(columns, rows, wide=("Meaning", "Started", "Samples/s", "Waiting for data"), below="Cause")
 
 
 def _cause_of(segment: SegmentRecord) -> str:

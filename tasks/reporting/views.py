@@ -6,9 +6,11 @@ Invariant: pure functions of the records.
 from collections.abc import Sequence
 
 from storage.runs.run_records import ViewRecord, ViewTotals
+from storage.runs.run_state import SegmentRecord
 from tasks.text import count_of, listed
 
 MOST_NAMED = 3
+SHORTEST_SAID = 0.1
 
 
 def describe_views(views: Sequence[ViewRecord], totals: ViewTotals | None) -> str | None:
@@ -21,9 +23,19 @@ def describe_views(views: Sequence[ViewRecord], totals: ViewTotals | None) -> st
     others = [f"{count_of(num_others, 'more death')}"] if num_others else []
     return (
         f"{count_of(totals.num_lost, 'rank')} died and the others trained on from the same step: "
-        f"{listed([*named, *others])}; the longest pause was {totals.longest_seconds:.1f} s. "
-        f"{count_of(totals.num_joined, 'rank')} joined in their place.{_describe_out(totals.stay_out)}"
+        f"{listed([*named, *others])}; the longest pause was {_seconds(totals.longest_seconds)}. "
+        f"{count_of(totals.num_joined, 'rank') if totals.num_joined else 'None'} joined in their place."
+        f"{_describe_out(totals.stay_out)}"
     )
+
+
+def count_survived(segments: Sequence[SegmentRecord]) -> int:
+    """Deaths of ranks after which the others trained on in the same segment."""
+    return sum(segment.view_totals.num_lost for segment in segments if segment.view_totals)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= SHORTEST_SAID else f"less than {SHORTEST_SAID} s"
 
 
 def _describe_out(ranks: Sequence[int]) -> str:

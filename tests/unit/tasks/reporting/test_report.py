@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from storage.runs.run_records import QuarantineRecord
+from storage.runs.run_records import QuarantineRecord, ViewTotals
 from storage.runs.run_state import Divergence, Holder, Lease, NotFiniteMetrics, RejectedRecord, ValidationFigures
 from tasks.reporting.charts import draw_roc
 from tasks.reporting.curves import draw_validation
@@ -143,6 +143,15 @@ def test_rollbacks_are_told_in_the_verdict_and_one_by_one(multiclass: str) -> No
 def test_a_run_that_nothing_interrupted_says_so() -> None:
     verdict = run_verdict(state_of("r", 1200, segments_of([("completed", "", 1200, 0)])))
     assert verdict.headline == "Complete: 1,200 of 1,200 steps in 1 segment; nothing interrupted it."
+
+
+def test_where_ranks_died_and_the_others_trained_on_nothing_else_is_claimed() -> None:
+    (segment,) = segments_of([("completed", "", 1200, 0)])
+    totals = ViewTotals(num_views=4, num_lost=3, num_joined=1, longest_seconds=0.2)
+    verdict = run_verdict(state_of("r", 1200, [segment.model_copy(update={"view_totals": totals})]))
+    assert verdict.headline == "Complete: 1,200 of 1,200 steps in 1 segment."
+    assert verdict.remarks[0].startswith("3 ranks died, and the others trained on from the same step")
+    assert PROMISE in " ".join(verdict.remarks)
 
 
 def test_a_stopped_run_names_what_is_safe_and_how_its_last_segment_ended() -> None:
@@ -347,3 +356,13 @@ def test_sizes_are_decimal(num_bytes: int, words: str) -> None:
 def test_long_names_are_cut_and_control_characters_are_made_visible() -> None:
     assert shortened("w" * 50, 10) == "w" * 9 + "…"
     assert shortened("a\x00\ud800\nb", 10) == "a\ufffd\ufffd b"
+
+
+def test_a_long_cause_stands_below_its_segment_over_the_whole_width() -> None:
+    causes = ["", "Rank 1 was ended by SIGSEGV, " + "and so on" * 20]
+    segments = segments_of([("budget", causes[0], 600, 0), ("failed", causes[1], 800, 0)])
+    page = render(replace(interrupted_run(), state=state_of("r", 1200, segments), history={}, evaluation=None))
+    table = page.partition('aria-label="Segments"')[2].partition("</table>")[0]
+    assert ">Cause<" not in table
+    (below,) = re.findall(r'<td class="below" colspan="(\d+)">(.*?)</td>', table)
+    assert below == (str(table.count("<th ") - 1), causes[1])

@@ -32,6 +32,12 @@ def test_of_many_deaths_the_first_are_named_and_all_are_counted() -> None:
     words = describe_views([died(1, step) for step in range(1, 200)], totals(2_001))
     assert words is not None and words.startswith("2,001 ranks died")
     assert "at step 3 and 1,998 more deaths; the longest" in words
+    assert words.endswith(" None joined in their place.")
+
+
+def test_a_short_pause_is_not_called_none() -> None:
+    words = describe_views([died(1, 7)], totals(1).model_copy(update={"longest_seconds": 0.02}))
+    assert words is not None and "the longest pause was less than 0.1 s." in words
 
 
 def test_who_stays_out_is_named() -> None:

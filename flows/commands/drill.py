@@ -39,6 +39,7 @@ with lazy_imports():
     import tasks.drills.ledger_difference as ledger_difference
     import tasks.drills.page as drill_page
     import tasks.drills.plan as planning
+    import tasks.drills.rank_kills as rank_kills
     import tasks.drills.records as records
     import tasks.drills.started_run as started_run
     import tasks.drills.words as drill_words
@@ -83,9 +84,10 @@ def drill(
     """Test on your own data that interruptions change nothing.
 
     Two runs are trained. One is not interrupted; the other is killed with SIGKILL and started again on another number
-    of ranks, several times. Then samples, weights, losses and metrics are compared. Your own run is not touched. The
-    two runs and a page with the verdict stay in the store: runs/RUN-drill-1-straight, runs/RUN-drill-1-interrupted and
-    drills/RUN-1.html, with 2 for the second drill.
+    of ranks, several times. Each time that it has several ranks, one of them is killed alone before. Then samples,
+    weights, losses and metrics are compared. Your own run is not touched. The two runs and a page with the verdict stay
+    in the store: runs/RUN-drill-1-straight, runs/RUN-drill-1-interrupted and drills/RUN-1.html, with 2 for the second
+    drill.
 
     All ranks are processes of this machine, also where cluster.kind names a cluster.
 
@@ -137,6 +139,7 @@ class Drill:
         self.plan: planning.DrillPlan = planning.plan_drill(self.config, self.run_paths.store, kills, world_sizes, seed)
         can_share = self.config.train.device != "cpu" and max(self.plan.world_sizes) > 1
         self.num_gpus = gpus.count_gpus() if can_share else 0
+        self.rank_kills: list[rank_kills.RankKill] = []
 
     def run(self) -> dict[str, Any]:
         """Train, kill, compare; the result, JSON-able. Raises `HoldfastError`."""
@@ -166,7 +169,7 @@ class Drill:
 
     def _train_straight(self) -> None:
         began = time.monotonic()
-        self._start(self.plan.straight, self.config.train.ranks, aim=None)
+        self._start(self.plan.straight, self.config.train.ranks)
         self._report(
             f"   {words.count_of(self.config.train.num_steps, 'step')} in {words.duration(time.monotonic() - began)}."
         )
@@ -176,7 +179,7 @@ class Drill:
         kills: list[comparing.Kill] = []
         for index, aim in enumerate([*self.plan.aims, None]):
             world_size = self.plan.world_size(index)
-            kill = self._start(self.plan.interrupted, world_size, aim)
+            kill = self._start(self.plan.interrupted, world_size, aim, self.plan.rank_aim(index))
             ending = "trained to the last step" if kill is None else f"killed at step {kill.step:,}"
             self._report(f"   Start {index + 1} on {_ranks(world_size)}: {ending}.")
             if kill is None:
@@ -184,11 +187,17 @@ class Drill:
             kills.append(kill)
         return kills
 
-    def _start(self, run: str, world_size: int, aim: int | None) -> comparing.Kill | None:
-        """Run the command to its end, or kill it at the first sign that it has trained step `aim` or a later one."""
+    def _start(
+        self, run: str, world_size: int, aim: int | None = None, rank_aim: int | None = None
+    ) -> comparing.Kill | None:
+        """Run the command to its end, or kill it at the first sign that it has trained step `aim` or a later one.
+
+        From step `rank_aim` on one rank alone is killed before, and then it is seen how the run goes on.
+        """
         config = self._configure(run, world_size)
         run_paths = run_folders.open_run_paths(config)
         follower = following.RunFollower(run_paths)
+        one_rank = rank_kills.RankKiller(follower, run_paths, world_size, rank_aim)
         with (
             started_run.StartedRun(self.configuration, self._assign(run, world_size)) as process,
             displays.SegmentDisplay(config, _resume_step(run_paths)) as display,
@@ -198,24 +207,34 @@ class Drill:
                     display.show(report)
                     if report.checkpoint is not None:
                         display.saved(report.checkpoint.step)
-                    if aim is not None and _is_met(aim, report, follower):
+                    one_rank.see(report)
+                    if aim is not None and _is_met(aim, report, follower) and not one_rank.is_waiting:
+                        self._keep(one_rank)
                         process.is_running(self.plan.delay_seconds(aim))
                         process.kill()
                         last_step = max(later.step for later in [report, *follower.read()])
                         return comparing.Kill(aim, last_step, world_size, follower.fence or 0)
             process.require_success()
+        one_rank.end()
+        self._keep(one_rank)
         return None
+
+    def _keep(self, one_rank: rank_kills.RankKiller) -> None:
+        if (kill := one_rank.kill) is not None:
+            self.rank_kills.append(kill)
+            how = "the others trained on" if kill.trained_on else "the segment ended"
+            self._report(f"   Rank {kill.rank} alone was killed at step {kill.step:,}: {how}.")
 
     def _conclude(self, kills: list[comparing.Kill]) -> dict[str, Any]:
         comparison = self._compare()
         hits = comparing.find_hits(kills, comparison.interrupted)
-        if not hits and comparison.holds:
+        if not hits and not self.rank_kills and comparison.holds:
             raise ConfigurationError(
                 "No kill took effect: the run ended before the first one was due, so nothing was tested. "
                 "Give more steps (train.steps) or fewer kills."
             )
         command = self._command()
-        page = drill_page.render_drill_page(self.plan, comparison, hits, command)
+        page = drill_page.render_drill_page(self.plan, comparison, hits, command, self.rank_kills)
         self.run_paths.store.write(self.plan.page_key, page.encode())
         return {
             "ok": comparison.holds,
@@ -227,9 +246,10 @@ class Drill:
             },
             "kills_planned": len(self.plan.aims),
             "kills": [asdict(kill) for kill in hits],
+            "rank_kills": [asdict(kill) for kill in self.rank_kills],
             "comparison": comparing.describe_comparison(comparison),
             "findings": [asdict(finding) for finding in drill_words.list_findings(comparison)],
-            "verdict": asdict(drill_words.drill_verdict(self.plan, comparison, hits)),
+            "verdict": asdict(drill_words.drill_verdict(self.plan, comparison, hits, self.rank_kills)),
             "page": f"{self.run_paths.store.address}/{self.plan.page_key}",
             "command": command,
         }
@@ -256,8 +276,10 @@ class Drill:
 
     def _assign(self, run: str, world_size: int) -> list[str]:
         shared = ["train.share_gpus=true"] if 0 < self.num_gpus < world_size and run == self.plan.interrupted else []
+        # Where a rank's death ends its segment, the run has to go on by itself.
+        retried = [] if self.config.retry.attempts else ["retry.attempts=1"]
         # A drill's runs are no experiments to track.
-        return [*self.assignments, "tracking={}", f"run={run}", f"train.ranks={world_size}", *shared]
+        return [*self.assignments, "tracking={}", f"run={run}", f"train.ranks={world_size}", *retried, *shared]
 
     def _command(self) -> str:
         """What makes the same drill again."""

@@ -10,6 +10,7 @@ from tasks.console.tables import Cell, Kind, Table
 from tasks.drills.comparison import Comparison, Kill
 from tasks.drills.curves import draw_drill
 from tasks.drills.plan import DrillPlan
+from tasks.drills.rank_kills import RankKill
 from tasks.drills.words import Finding, drill_verdict, list_findings, ranks_of
 from tasks.reporting.render import render_page
 from tasks.reporting.tiles import Tile
@@ -21,14 +22,16 @@ MAX_SIZES_SHOWN = 3
 RESULT_KEYS = {"same": "completed", "apart": "preempted", "different": "lost"}
 
 
-def render_drill_page(plan: DrillPlan, comparison: Comparison, hits: Sequence[Kill], command: str) -> str:
+def render_drill_page(
+    plan: DrillPlan, comparison: Comparison, hits: Sequence[Kill], command: str, rank_kills: Sequence[RankKill] = ()
+) -> str:
     """The page as HTML. `command` makes the same drill again."""
     return render_page(
         TEMPLATE,
         run=plain(plan.run),
         number=plan.number,
         standing="complete" if comparison.holds else "stopped",
-        verdict=drill_verdict(plan, comparison, hits),
+        verdict=drill_verdict(plan, comparison, hits, rank_kills),
         tiles=_tiles(plan, comparison, hits),
         facts=_facts(comparison),
         command=plain(command),

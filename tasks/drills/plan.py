@@ -23,12 +23,16 @@ LONGEST_DELAY_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class DrillPlan:
-    """`aims[k]` is the step from which on the k-th start is killed; `world_sizes` are taken in turn."""
+    """`aims[k]` is the step from which on the k-th start is killed; `world_sizes` are taken in turn.
+
+    After `last_aim` nobody is killed any more.
+    """
 
     run: str
     number: int
     seed: int
     aims: Sequence[int]
+    last_aim: int
     world_sizes: Sequence[int]
 
     @property
@@ -49,6 +53,17 @@ class DrillPlan:
         """A moment to wait when the ranks report the step aimed at: they like to report when a save begins or ends."""
         return random.Random(f"{self.seed} {aim}").uniform(0, LONGEST_DELAY_SECONDS)
 
+    def rank_aim(self, start_index: int) -> int | None:
+        """The step from which on one rank of a start alone is killed, in the first half of what the start has to do.
+
+        None for a start with one rank.
+        """
+        if self.world_size(start_index) == 1:
+            return None
+        borders = [0, *self.aims, self.last_aim]
+        first, end = borders[start_index : start_index + 2]
+        return random.Random(f"{self.seed} rank {start_index}").randint(first + 1, max(first + 1, (first + end) // 2))
+
     def world_size(self, start_index: int) -> int:
         """Ranks of a start, counted from 0."""
         return self.world_sizes[start_index % len(self.world_sizes)]
@@ -58,7 +73,14 @@ def plan_drill(config: RunConfig, store: Store, kills: int, world_sizes: str | N
     """Raises `ConfigurationError` for what cannot be done with this configuration."""
     aims = aim_kills(config.train.num_steps, kills, seed)
     sizes = choose_world_sizes(world_sizes, config.train.ranks, config.train.microbatches)
-    return DrillPlan(run=config.run, number=take_number(store, config.run), seed=seed, aims=aims, world_sizes=sizes)
+    return DrillPlan(
+        run=config.run,
+        number=take_number(store, config.run),
+        seed=seed,
+        aims=aims,
+        last_aim=_last_aim(config.train.num_steps),
+        world_sizes=sizes,
+    )
 
 
 def take_number(store: Store, run: str) -> int:
@@ -79,7 +101,7 @@ def _take(store: Store, run: str, number: int) -> bool:
 
 def aim_kills(steps: int, kills: int, seed: int) -> list[int]:
     """A random step in each of `kills` intervals of equal length, which together are most of the run."""
-    last = max(1, int(steps * LAST_SHARE_AIMED_AT))
+    last = _last_aim(steps)
     if kills > last:
         raise ConfigurationError(
             f"{kills} kills do not fit into train.steps = {steps}: at most {last}, so that each interrupts another "
@@ -88,6 +110,10 @@ def aim_kills(steps: int, kills: int, seed: int) -> list[int]:
     generator = random.Random(seed)
     borders = [1 + last * index // kills for index in range(kills + 1)]
     return [generator.randrange(first, end) for first, end in pairwise(borders)]
+
+
+def _last_aim(steps: int) -> int:
+    return max(1, int(steps * LAST_SHARE_AIMED_AT))
 
 
 def choose_world_sizes(text: str | None, ranks: int, microbatches: int) -> list[int]:
@@ -117,5 +143,5 @@ def _parse_size(part: str, text: str) -> int:
 
 
 def _names(run: str, number: int) -> tuple[str, str]:
-    plan = DrillPlan(run, number, 0, (), ())
+    plan = DrillPlan(run, number, 0, (), 0, ())
     return plan.straight, plan.interrupted

@@ -11,6 +11,7 @@ from storage.runs.metric_values import MetricValue
 from storage.target_kinds import telling_order
 from tasks.drills.comparison import Comparison, Kill, difference
 from tasks.drills.plan import DrillPlan
+from tasks.drills.rank_kills import RankKill, describe_rank_kills
 from tasks.drills.records import TrainedRun
 from tasks.reporting.changes import list_changes
 from tasks.text import NOTHING, count_of, listed, metric_name, plain, score
@@ -52,7 +53,9 @@ def list_findings(comparison: Comparison) -> list[Finding]:
     ]
 
 
-def drill_verdict(plan: DrillPlan, comparison: Comparison, hits: Sequence[Kill]) -> DrillVerdict:
+def drill_verdict(
+    plan: DrillPlan, comparison: Comparison, hits: Sequence[Kill], rank_kills: Sequence[RankKill] = ()
+) -> DrillVerdict:
     """The verdict on the page and in the terminal."""
     return DrillVerdict(
         badge=_badge(comparison),
@@ -60,6 +63,7 @@ def drill_verdict(plan: DrillPlan, comparison: Comparison, hits: Sequence[Kill])
         remarks=[
             *_audits(comparison),
             *_distances(comparison),
+            *filter(None, [describe_rank_kills(rank_kills)]),
             *_interruptions(plan, comparison.interrupted, hits),
             *_straightness(comparison.straight),
             *_changes(comparison),

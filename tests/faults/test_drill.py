@@ -82,6 +82,8 @@ def test_a_run_killed_and_continued_on_another_world_size_holds(
     segments = Manifest(LocalStore(store), "demo-drill-1-interrupted").load_head().state.segments
     assert [(segment.outcome, segment.world_size) for segment in segments] == [("lost", 2), ("completed", 1)]
     assert segments[0].last_step >= 39
+    (alone,) = result["rank_kills"]
+    assert (alone["fence"], alone["world_size"], alone["trained_on"]) == (segments[0].fence, 2, True)
     assert [(kill["fence"], kill["world_size"]) for kill in result["kills"]] == [(segments[0].fence, 2)]
     straight = Manifest(LocalStore(store), "demo-drill-1-straight").load_head().state
     assert [segment.outcome for segment in straight.segments] == ["completed"]
@@ -91,6 +93,22 @@ def test_a_run_killed_and_continued_on_another_world_size_holds(
     page = Path(result["page"]).read_text()
     assert "bit for bit" in page and comparison["weights_sha256"][0] in page
     assert not re.search(r"<(script|link|iframe|object|base)\b", page) and not re.findall(r"(?:https?:)?//\w", page)
+
+
+@pytest.mark.slow
+def test_with_fast_sums_a_rank_that_is_killed_ends_its_segment_and_the_samples_are_the_same(
+    line: list[str], prefect_server: dict[str, str]
+) -> None:
+    sums = [*line, "--set", "run=fast", "--set", "train.sum=fast", "--set", "retry.attempts=0"]
+    options = ["--kills", "1", "--world-sizes", "2", "--seed", "20", "--json"]
+    done = subprocess.run([*sums, *options], env=prefect_server, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    assert not result["exact"] and result["comparison"]["samples_equal"]
+    assert [kill["trained_on"] for kill in result["rank_kills"]] == [False, False]
+    assert "one rank alone was killed 2 times: the segment ended" in " ".join(result["verdict"]["remarks"]).lower()
+    outcomes = [segment["outcome"] for segment in result["runs"]["interrupted"]["segments"]]
+    assert outcomes == ["failed", "lost", "failed", "completed"]
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from tasks.drills.comparison import Comparison, Kill, describe_comparison, descr
 from tasks.drills.ledger_difference import LedgerDifference, compare_ledgers
 from tasks.drills.page import render_drill_page
 from tasks.drills.plan import DrillPlan, aim_kills, choose_world_sizes, take_number
+from tasks.drills.rank_kills import RankKill
 from tasks.drills.records import TrainedRun
 from tasks.drills.words import drill_verdict, list_findings
 from tasks.run_paths import RunPaths
@@ -35,7 +36,7 @@ from training.metrics.reporter import Report
 
 STEPS = 300
 METRICS = {"accuracy": 0.91, "loss": 0.31, "macro_f1": 0.83}
-PLAN = DrillPlan("intents", 1, seed=7, aims=(80, 190), world_sizes=(2, 1))
+PLAN = DrillPlan("intents", 1, seed=7, aims=(80, 190), last_aim=255, world_sizes=(2, 1))
 NO_DISTANCE = WeightsDistance(0.0, 0.0, None)
 SOME_DISTANCE = WeightsDistance(3.21e-7, 4.5e-6, "head.weight")
 ENDS = {"straight": [("completed", "", STEPS, 0)]}
@@ -366,3 +367,26 @@ def test_what_was_changed_while_a_run_was_under_way_is_told_beside_the_compariso
     assert told in drill_verdict(PLAN, comparison, HITS).remarks[-1]
     assert told in render_drill_page(PLAN, comparison, HITS, "")
     assert describe_run(comparison.interrupted)["changes"] == [change.model_dump()]
+
+
+def test_how_the_run_went_on_after_one_rank_alone_was_killed_is_a_remark() -> None:
+    on, ended = (RankKill(40, 1, 2, 2, trained_on=on) for on in (True, False))
+    said = {
+        (on,): "One rank alone was killed 1 time: the others trained on in the same segment.",
+        (ended, ended): "One rank alone was killed 2 times: the segment ended, and the next one went on from the ",
+        (on, ended): "One rank alone was killed 2 times: 1 time the others trained on in the same segment, 1 time the ",
+    }
+    for kills, words in said.items():
+        assert drill_verdict(PLAN, compared(), HITS, kills).remarks[0].startswith(words)
+        assert words in render_drill_page(PLAN, compared(), HITS, "", kills)
+
+
+def test_one_rank_alone_is_killed_in_the_first_half_of_each_start_that_has_several() -> None:
+    for seed in range(50):
+        plan = replace(PLAN, seed=seed)
+        first, alone, last = (plan.rank_aim(index) for index in range(3))
+        assert alone is None  # one rank
+        assert first is not None and 1 <= first <= 40
+        assert last is not None and 191 <= last <= (190 + 255) // 2
+    late = replace(PLAN, aims=(1,), last_aim=1)
+    assert late.rank_aim(0) == 1

@@ -57,7 +57,7 @@ def build_segment(
     """All that training needs, at step 0. Raises `ConfigurationError`."""
     trainer = make_trainer(spec, dataset, precision, world, reporter.noted if world.is_first else print)
     # A bit that changed in one rank's memory may look like a divergence, which would cost samples.
-    trainer.before_divergence = state.curve.before_divergence = partial(require_equal_now, trainer, world)
+    trainer.require_equal = state.curve.before_divergence = partial(require_equal_now, trainer, world)
     least_bytes = least_checkpoint_bytes(trainer.model, trainer.optimization, bool(spec.frozen))
     require_budget(spec.checkpoint, least_bytes)
     return Segment(

@@ -48,8 +48,9 @@ class Trainer:
         self.consumption = Consumption(self._receipts)
         # The step, counted from 1, in which this rank received a wrong sum; 0 if in none.
         self.wrong_step = 0
-        # What all ranks do at a step, counted from 0, of which no weights could come, while they still have theirs.
-        self.before_divergence: Callable[[int], None] = lambda step: None
+        # What all ranks do at a step, counted from 0, of which no weights may come, while they still have theirs: it
+        # raises an error if they are not the same, or were not when they computed the step's gradients.
+        self.require_equal: Callable[[int], None] = lambda step: None
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self._source = source
         self._config = config
@@ -71,8 +72,8 @@ class Trainer:
             self._sum.receipts[self._config.microbatches :].copy_(of_samples, non_blocking=True)
             for microbatch in microbatches:
                 self._add_gradient(step, microbatch, is_last=microbatch is microbatches[-1])
-        if self._sum.is_not_finite:
-            self.before_divergence(step)
+        if self._sum.is_not_finite or self._sum.is_unequal:
+            self.require_equal(step)
         if self._sum.is_wrong:
             self.wrong_step = step + 1
         norm = self.optimization.step(step)
@@ -80,6 +81,11 @@ class Trainer:
         self.consumption.record(step, words)
         losses = self._receipts.losses(words)
         return torch.cat([losses, self._sum.take_tallies(norm).double(), norm.double().reshape(1)])
+
+    @property
+    def unequal_hashes(self) -> list[int]:
+        """Of all ranks' weights as the last step's gradients were computed of them; none where they were the same."""
+        return self._sum.hashes if isinstance(self._sum, ExactSum) and self._sum.is_unequal else []
 
     def abandon_step(self) -> None:
         """Forget a step that another rank did not live to end: it is taken anew. The weights are those before it."""

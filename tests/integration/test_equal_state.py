@@ -71,12 +71,16 @@ def fail(runs: Runs, ranks: int, fault: FlipFault, **train: Any) -> str:
 def test_a_bit_that_changed_in_a_rank_ends_the_segment_at_the_next_save_and_names_the_rank(
     of: Memory, background: bool, sum: str, tmp_path: Path, chance: random.Random
 ) -> None:
-    """The save is begun at the boundary after the change; beside training it may end some steps later."""
+    """The save is begun at the boundary after the change; beside training it may end some steps later.
+
+    With the exact sum the weights that come of other moments are found in the step after that.
+    """
     rank = chance.randrange(3)
     fault = flip(of, rank, SAVED_AT - 1, chance)
     cause = fail(Runs(tmp_path), 3, fault, background=background, sum=sum, steps=40)
     kind = "the weights" if of == "weights" else "the optimizer's"
-    assert cause.startswith(f"{NOT_EQUAL}rank {rank} differs from most of the 3 ranks in {kind} '"), f"{fault} {cause}"
+    told = re.sub(r"^At step 6 ", "At step 5 ", cause) if (of, background, sum) == ("moments", True, "exact") else cause
+    assert told.startswith(f"{NOT_EQUAL}rank {rank} differs from most of the 3 ranks in {kind} '"), f"{fault} {cause}"
     assert re.search(r"', of \d+ tensors\. ", cause)
 
 
@@ -85,6 +89,49 @@ def test_the_save_on_which_ranks_leave_compares_too(tmp_path: Path, chance: rand
     fault = flip("moments", 2, 3, chance)
     cause = fail(Runs(tmp_path), 3, fault, steps=4, every_steps=100, background=True)
     assert "At step 4 not all ranks have the same state" in cause and ": rank 2 differs from" in cause, fault
+
+
+def test_weights_that_differ_are_found_in_the_next_step_before_a_gradient_of_them_changes_any(
+    tmp_path: Path, chance: random.Random
+) -> None:
+    """A change of the lowest bit goes by itself when the optimizer rounds; what it does to a sum does not."""
+    rank, step = chance.randrange(3), chance.randrange(3)
+    fault = replace(flip("weights", rank, step, chance), bit=32 * chance.randrange(2**40))
+    cause = fail(Runs(tmp_path), 3, fault, every_steps=100)
+    assert cause.startswith(f"At step {step + 1} not all ranks have the same state"), f"{fault} {cause}"
+    assert f": rank {rank} differs from most of the 3 ranks in the weights '" in cause
+
+
+def with_a_weight_that_changes_back(spec: SegmentSpec, world: World) -> Any:
+    """One of the second rank's weights is another while the third step's gradients are computed, and no longer."""
+    take_step = Trainer.take_step
+
+    def change_and_take_step(trainer: Trainer, step: int, microbatches: Any) -> Any:
+        if (step, world.rank) == (2, 1):
+            weights, compare = trainer.model.get_parameter("head.weight").detach(), trainer.require_equal
+            before = weights.clone()
+            weights.view(-1)[0] += 1e-3
+
+            def change_back_and_compare(step: int) -> None:
+                weights.copy_(before)
+                compare(step)
+
+            trainer.require_equal = change_back_and_compare
+        return take_step(trainer, step, microbatches)
+
+    Trainer.take_step = change_and_take_step  # type: ignore[method-assign, assignment]
+    return train_segment(spec, world)
+
+
+def test_weights_that_are_the_same_again_when_ranks_compare_are_named_by_what_their_gradients_were_of(
+    tmp_path: Path,
+) -> None:
+    runs = Runs(tmp_path)
+    spec = runs.next_spec(3)
+    outcome = train_forked(spec, runs.store, with_a_weight_that_changes_back)
+    assert (outcome.outcome, outcome.is_final) == ("failed", False), f"{outcome}\n{read_log(spec)}"
+    assert outcome.cause.startswith("In step 3 rank 1 computed gradients of other weights than most of the ranks, ")
+    assert runs.checkpoints_of(spec) == {}
 
 
 def test_of_two_ranks_none_is_named(tmp_path: Path, chance: random.Random) -> None:
@@ -140,7 +187,10 @@ def test_a_change_that_looks_like_a_divergence_is_no_reason_to_leave_out_samples
 def test_bits_at_random_places_and_steps_are_found_each_time(
     of: Memory, sum: str, tmp_path: Path, chance: random.Random
 ) -> None:
-    """Up to four steps before the save. A change that has gone by then, to the bit, is in no checkpoint either."""
+    """Up to four steps before the save. A change that has gone by then, to the bit, is in no checkpoint either.
+
+    With fast sums what was computed of it may be.
+    """
     if sum == "fast" and of in ("sum", "sent"):
         pytest.skip("floats have no such check")
     runs, num_gone = Runs(tmp_path), 0
@@ -151,7 +201,8 @@ def test_bits_at_random_places_and_steps_are_found_each_time(
         outcome = train_forked(spec, runs.store, partial(with_a_flip, fault=fault))
         if outcome.outcome == "completed":
             num_gone += 1
-            require_the_same(runs.checkpoints_of(spec)[SAVED_AT], undisturbed, runs)
+            if sum == "exact":
+                require_the_same(runs.checkpoints_of(spec)[SAVED_AT], undisturbed, runs)
             continue
         assert outcome.outcome == "failed" or (sum == "fast" and outcome.outcome == "diverged"), f"{fault} {outcome}"
         assert runs.checkpoints_of(spec) == {}

@@ -48,6 +48,17 @@ def wrong_sum(step: int, is_wrong_here: bool, world: World) -> UnequalRanksError
     return UnequalRanksError(describe_wrong_sum(step, list(filter(None, found)), world.size))
 
 
+def unequal_weights(step: int, hashes: Sequence[int], world: World) -> UnequalRanksError:
+    """The error of a step, counted from 1, in which the ranks, by these hashes, had not the same weights. A collective.
+
+    They have the same again: `require_equal_state` names more.
+    """
+    odd = _find_minority([hashes])
+    is_odd = odd is None or world.rank in odd
+    found = gather_texts(world, world.label if is_odd else "", Collective.LABELS)
+    return UnequalRanksError(describe_unequal_weights(step, list(filter(None, found)), odd is not None))
+
+
 def describe_unequal_state(
     step: int, names: Sequence[str], table: Sequence[Sequence[int]], labels: Sequence[str]
 ) -> str:
@@ -80,6 +91,19 @@ def describe_wrong_sum(step: int, labels: Sequence[str], num_ranks: int) -> str:
         f"In step {step:,} {who} received another sum of the gradients than the ranks had sent, so nothing was saved "
         f"of it. What may have happened: bits changed in a memory, a processor or a network card {where}. {GOES_ON} "
         f"{AGAIN}"
+    )
+
+
+def describe_unequal_weights(step: int, labels: Sequence[str], is_minority: bool) -> str:
+    """What is known of a step whose gradients the ranks with these labels computed of other weights than most did.
+
+    Where no more than half had the same weights, these are all ranks.
+    """
+    others = "most of the ranks" if is_minority else "each other"
+    return (
+        f"In step {step:,} {_join(labels)} computed gradients of other weights than {others}, so nothing was saved of "
+        "it. A moment later all had the same weights again. What may have happened: a memory or a processor there "
+        f"changed bits for a moment. {GOES_ON} {AGAIN}"
     )
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from storage.checkpoints.checkpoints import MODEL_STEM, OPTIMIZER_STEM
 from storage.checkpoints.tensor_layout import TensorFile
-from training.checkpointing.equality import require_equal_state
+from training.checkpointing.equality import require_equal_state, unequal_weights
 from training.checkpointing.state_tensors import HostFile, StateTensors
 from training.linear_hash import hash_of_bits
 from training.trainer import Trainer
@@ -83,10 +83,15 @@ class StateHashes:
 
 
 def require_equal_now(trainer: Trainer, world: World, step: int) -> None:
-    """Raise `UnequalRanksError` on every rank alike unless all have the same in their memories. A collective."""
+    """Raise `UnequalRanksError` on every rank alike unless all have the same in their memories. A collective.
+
+    And had it when they computed the last step's gradients.
+    """
     hashes = StateHashes(StateTensors(trainer), (), world, trainer.device)
     hashes.read()
     hashes.require_equal(step)
+    if trainer.unequal_hashes:
+        raise unequal_weights(step + 1, trainer.unequal_hashes, world)
 
 
 def _name_of(stem: str, tensor: str) -> str:

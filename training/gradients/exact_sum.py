@@ -5,7 +5,8 @@ buffer; with a rank's last microbatch that part travels while backward goes on. 
 microbatches travels with the last bucket, and costs no message of its own. Invariant: from the rounding on there
 are integers only, and each microbatch is rounded by itself, so neither the number of ranks, nor the order of
 microbatches, nor which microbatch uses which parameter, nor the algorithm of the all-reduce reaches a bit of the
-result. With a bucket travels its linear hash, so each rank knows whether what it received is the sum of what all sent.
+result. With a bucket travels its linear hash, so each rank knows whether what it received is the sum of what all sent;
+and with the last one a hash of each rank's weights, so all know whether they computed gradients of the same weights.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from storage.errors import ConfigurationError
 from training.collectives import GREATEST, all_reduce, begin_all_reduce, broadcast
 from training.gradients.cpu_pass import BLOCK_VALUES
 from training.gradients.fixed_point import NUM_TALLIES, OUTSIDE, FixedPoint
-from training.linear_hash import linear_hash
+from training.linear_hash import hash_of_bits, linear_hash
 from training.optim.optimization import Optimization
 from training.rank_status import Collective
 from training.world import World
@@ -36,7 +37,7 @@ NUM_BEHIND = NUM_TALLIES + 1
 class _Bucket:
     """Neighbouring parameters, and in `words` int64 what their gradients add up to, tallies and a hash at the end.
 
-    Before these, in the last bucket, are the receipts.
+    Before these, in the last bucket, are the hashes of the ranks' weights, and the receipts.
     """
 
     def __init__(self, parameters: list[nn.Parameter], words: Tensor) -> None:
@@ -66,6 +67,11 @@ class _Bucket:
         pairs = zip(self.parameters, self._taken, strict=True)
         flat = [p.new_zeros(p.numel()) if gradient is None else gradient.reshape(-1) for p, gradient in pairs]
         return torch.cat([*flat, self._fill], out=scratch[: len(self.total)])
+
+    def hash_weights(self, scratch: Tensor) -> Tensor:
+        """The hash of the parameters' values: int64 [], on the device. They are put into `scratch`."""
+        flat = [parameter.detach().reshape(-1) for parameter in self.parameters]
+        return hash_of_bits(torch.cat([*flat, self._fill], out=scratch[: len(self.total)]))
 
     def seal(self) -> None:
         """Put the hash of all that is sent behind it."""
@@ -97,6 +103,8 @@ class ExactSum:
     loss_factor = 1.0
     # Whether this rank received another sum in this step than the ranks had sent. Nothing may come of that step.
     is_wrong = False
+    # Whether the ranks, as all of them know, did not have the same weights when they had computed its gradients.
+    is_unequal = False
     # Whether the step's gradient is not finite, on all ranks alike; with a gradient scaler that is its business.
     is_not_finite = False
 
@@ -113,9 +121,12 @@ class ExactSum:
         self._optimization = optimization
         self._world = world
         self._names = {p: name for name, p in model.named_parameters() if p.requires_grad}
-        self._words, self._buckets = _make_buckets(list(self._names), num_receipts)
+        # Each rank has a microbatch, so there are no more ranks than that.
+        self._words, self._buckets = _make_buckets(list(self._names), num_microbatches + num_receipts)
         last = self._buckets[-1]
-        self.receipts = last.words[len(last.total) :][:num_receipts]
+        more = last.words[len(last.total) :]
+        self._hashes, self.receipts = more[:num_microbatches], more[num_microbatches:][:num_receipts]
+        self.hashes: list[int] = []  # of each rank's weights in the step, by rank
         self._bucket_of = {parameter: bucket for bucket in self._buckets for parameter in bucket.parameters}
         largest_bucket = max(len(bucket.total) for bucket in self._buckets)
         self._scratch = torch.empty(largest_bucket, device=self._words.device)
@@ -141,7 +152,7 @@ class ExactSum:
         yield
         if self._own_part is not None:
             self._own_part.synchronize()
-        if not self._is_outside():
+        if not self._is_outside() or self.is_unequal:
             return
         wider = self._usual.widened(self._find_largest(), self._loss_scale)
         self.is_not_finite = wider is None and not self._optimization.scaler.is_enabled()
@@ -185,6 +196,7 @@ class ExactSum:
         self._fixed_point = fixed_point
         for bucket in self._buckets:
             bucket.empty()
+        self._hashes.zero_()
         self.receipts.zero_()
         self._largest.zero_()
         self._num_wrong.zero_()
@@ -193,11 +205,16 @@ class ExactSum:
             parameter.grad = None
 
     def _is_outside(self) -> bool:
-        """Whether a gradient was outside the range, as far as that is known: of a wrong sum it is not."""
-        read = torch.cat([self._tallies()[OUTSIDE : OUTSIDE + 1], self._num_wrong])
+        """Whether a gradient was outside the range, as far as that is known: of a wrong sum it is not.
+
+        Nor is it whether all had the same weights: what a rank received wrongly says nothing of the others.
+        """
+        hashes = self._hashes[: self._world.size]
+        read = torch.cat([self._tallies()[OUTSIDE : OUTSIDE + 1], self._num_wrong, hashes])
         with self._world.rank_status.waiting_for_ranks(Collective.GRADIENTS):
-            num_outside, num_wrong = read.tolist()
+            num_outside, num_wrong, *self.hashes = read.tolist()
         self.is_wrong = num_wrong > 0
+        self.is_unequal = len(set(self.hashes)) > 1 and not self.is_wrong
         return num_outside > 0 and not self.is_wrong
 
     def _tallies(self) -> Tensor:
@@ -233,6 +250,9 @@ class ExactSum:
         self._num_sent += 1
         self._fixed_point.count_outside(bucket.tallies, self._largest, self._loss_scale)
         if self._world.size > 1:
+            if bucket is self._buckets[-1]:  # no gradient is computed any more, and the optimizer has not begun
+                hashes = torch.stack([bucket.hash_weights(self._scratch) for bucket in self._buckets])
+                self._hashes[self._world.rank] = linear_hash(hashes)
             bucket.seal()
         self._under_way += begin_all_reduce(bucket.words, self._world)
 
@@ -250,7 +270,7 @@ class ExactSum:
             self._fixed_point.read(bucket.total, bucket.tallies, bucket.give_gradients(), self._loss_scale)
 
 
-def _make_buckets(parameters: list[nn.Parameter], num_receipts: int) -> tuple[Tensor, list[_Bucket]]:
+def _make_buckets(parameters: list[nn.Parameter], num_more: int) -> tuple[Tensor, list[_Bucket]]:
     """One buffer, and buckets in it in the order in which backward reaches them, about from the last parameter on.
 
     The last one has room for so many words more.
@@ -260,7 +280,7 @@ def _make_buckets(parameters: list[nn.Parameter], num_receipts: int) -> tuple[Te
         if sum(p.numel() for p in groups[-1]) >= BUCKET_VALUES:
             groups.append([])
         groups[-1].append(parameter)
-    behind = [NUM_BEHIND] * (len(groups) - 1) + [NUM_BEHIND + num_receipts]
+    behind = [NUM_BEHIND] * (len(groups) - 1) + [NUM_BEHIND + num_more]
     sizes = [
         _aligned(_aligned(sum(p.numel() for p in group)) + num_words)
         for group, num_words in zip(groups, behind, strict=True)

@@ -22,7 +22,7 @@ class FastSum:
     And `receipts`, as the exact sum does, in a message of their own.
     """
 
-    is_wrong = False  # a sum of floats has no hash by which to know
+    is_wrong = is_unequal = False  # a sum of floats has no hash by which to know
     is_not_finite = False  # nobody looks before the weights are changed
 
     def __init__(

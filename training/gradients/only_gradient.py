@@ -21,7 +21,7 @@ class OnlyGradient:
     """
 
     loss_factor = 1.0
-    is_wrong = is_not_finite = False  # nothing travels, and there is no other rank to compare with
+    is_wrong = is_unequal = is_not_finite = False  # nothing travels, and there is no other rank to compare with
 
     def __init__(self, model: nn.Module, optimization: Optimization, num_receipts: int = 0) -> None:
         self.parallel = model

@@ -77,7 +77,7 @@ def describe_unequal_state(
         whose = "a memory or a processor there"
     return (
         f"At step {step:,} not all ranks have the same state, so no checkpoint was made of it: {who}. What may have "
-        f"happened: {whose} changed bits. {GOES_ON} {AGAIN} If it happens at every save, the ranks run on processors "
+        f"happened: {whose} changed bits. {GOES_ON} {AGAIN} If it happens each time, the ranks run on processors "
         "or GPUs of different kinds, which do not compute the same bits: use one kind."
     )
 

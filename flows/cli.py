@@ -20,8 +20,8 @@ import typer
 
 from flows import commands
 from flows.commands.results import CommandStopped, print_error_as_json
-from storage.errors import HoldfastError, LedgerViolationError, SegmentFailedError
-from tasks.console.terminal import console
+from storage.errors import HoldfastError, LedgerViolationError, ResultUnwrittenError, SegmentFailedError
+from tasks.console.terminal import console, lose_what_cannot_be_shown
 
 # In the order in which a newcomer needs them; help lists a command that is not named here after them.
 FIRST_COMMANDS = (
@@ -93,6 +93,7 @@ def _common(
 def main() -> None:
     """Run the command line of this process, and leave it."""
     _require_utf8()
+    lose_what_cannot_be_shown()
     exit_code = 1
     # Registered first, so called last: Prefect's local server is stopped by then.
     atexit.register(lambda: _leave(exit_code))
@@ -104,6 +105,9 @@ def execute(arguments: Sequence[str]) -> int:
     """Run one command, and turn errors into messages; its exit code."""
     try:
         make_app(arguments)(list(arguments), prog_name="holdfast")
+    except ResultUnwrittenError as error:
+        console.print(f"Error: {error}", style="red", soft_wrap=True)
+        return 1
     except HoldfastError as error:
         console.print(f"Error: {error}", style="red", soft_wrap=True)
         if "--json" in arguments:
@@ -137,8 +141,10 @@ def _leave(exit_code: int) -> None:
 
     DuckDB's binding prints a page about leaks when it is taken apart while a thread of Prefect's still refers to it.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    try:
+        sys.stdout.flush()
+    except OSError:  # of a result `print_result` has told it
+        exit_code = exit_code or 1
     os._exit(exit_code)
 
 

@@ -126,5 +126,9 @@ class LedgerViolationError(HoldfastError):
     """The run's ledger does not prove that the promoted checkpoint was trained on the samples that it must."""
 
 
+class ResultUnwrittenError(HoldfastError):
+    """A command has done what it was to do, and what it found cannot be printed."""
+
+
 class QualityGateError(HoldfastError):
     """The run reached its last step, and its model did not pass the gate. Trying again would come to the same model."""

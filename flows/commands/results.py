@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from storage.errors import ResultUnwrittenError
 from tasks.console.terminal import print_content
 
 
@@ -21,15 +22,22 @@ def print_progress(text: str) -> None:
 
 
 def print_result(found: dict[str, Any], as_json: bool, render: Callable[[dict[str, Any]], RenderableType]) -> None:
-    """Print a command's result on stdout: as JSON, or as `render` shows it to a person; text is printed as it is."""
-    if as_json:
-        print(json.dumps(found, indent=2))
-        return
-    shown = render(found)
-    if isinstance(shown, str):
-        print(shown)
-    else:
-        print_content(shown)
+    """Print a command's result on stdout: as JSON, or as `render` shows it to a person; text is printed as it is.
+
+    Raises `ResultUnwrittenError`.
+    """
+    shown = json.dumps(found, indent=2) if as_json else render(found)
+    try:
+        if isinstance(shown, str):
+            print(shown)
+        else:
+            print_content(shown)
+        sys.stdout.flush()
+    except OSError as error:
+        raise ResultUnwrittenError(
+            f"The result could not be written to standard output: {error.strerror or error}. What the command was to "
+            "do is done."
+        ) from error
 
 
 def print_error_as_json(kind: str, message: str) -> None:

@@ -1,8 +1,9 @@
 """Which process holds a lease, and whether it still lives.
 
-Invariant: a process is called dead only from where it could be seen: on the same machine since the same boot, and in
-the same PID namespace (two containers on one machine do not see each other). Its start in clock ticks since boot
-distinguishes it from a later process with the same number, and does not move when the clock is set.
+Invariant: a process is called dead only from where it could be seen: on the same machine since the same boot, in the
+same PID namespace (two containers on one machine do not see each other), and not another user's that /proc hides
+(its option hidepid). Its start in clock ticks since boot distinguishes it from a later process with the same number,
+and does not move when the clock is set.
 """
 
 import os
@@ -37,14 +38,16 @@ def process_age_seconds() -> float:
 
 
 def is_alive(holder: Holder) -> bool | None:
-    """Whether the holder's process lives; None if it ran where this process cannot see it."""
+    """Whether the holder's process lives; None if it runs, or ran, where this process cannot see it."""
     if not is_visible(holder):
         return None
     try:
         is_same = _start_ticks(holder.pid) == holder.start_ticks
         return is_same and bool(psutil.Process(holder.pid).status() != psutil.STATUS_ZOMBIE)
     except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
-        return False
+        return None if _is_hidden(holder.pid) else False
+    except (PermissionError, psutil.AccessDenied):
+        return None
 
 
 def find_stopped(holder: Holder) -> list[int]:
@@ -70,6 +73,17 @@ def is_visible(holder: Holder) -> bool:
 
 def _holder(pid: int) -> Holder:
     return Holder(host=socket.gethostname(), pid_scope=_pid_scope(), pid=pid, start_ticks=_start_ticks(pid))
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether there is a process of this number, of another user, though /proc does not show it."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except ProcessLookupError:
+        return False
+    return False  # it began just now
 
 
 def _is_stopped(process: psutil.Process) -> bool:

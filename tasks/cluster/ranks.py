@@ -81,6 +81,7 @@ class Ranks:
         self._agent: AgentProcess | None = None
         # Of an order that nobody took nothing was begun: an agent that is kept may have been killed just before.
         self._may_begin_again = kept is not None
+        self._is_given_up = False
 
     def __enter__(self) -> Self:
         folder = self._spec.scratch_folder
@@ -122,16 +123,22 @@ class Ranks:
     ) -> None:
         self.stop()
         while self.is_running(POLL_SECONDS):
-            if self._is_held():
-                _logger.warning(HELD)
-                return
+            pass
         if self._kept is None:
             self._launched().close()
 
     def is_running(self, wait_seconds: float) -> bool:
-        """Wait a moment for the ranks to end, and kill them if their time to leave is over; whether any still runs."""
+        """Wait a moment for the ranks to end, and kill them if their time to leave is over; whether any still runs.
+
+        Those that were killed and do not end, since the kernel holds them, count as ended after a while: nobody may
+        wait for them, and what they would still do is fenced off.
+        """
         if self._launched().is_at_work(wait_seconds):
-            if self._stop_deadline is not None and time.monotonic() > self._stop_deadline:
+            late_seconds = 0.0 if self._stop_deadline is None else time.monotonic() - self._stop_deadline
+            if late_seconds > KILLED_SECONDS:
+                self._give_up()
+                return False
+            if late_seconds > 0:
                 self._kill_all()
             return True
         if self._launched().has_taken or not self._may_begin_again:
@@ -180,7 +187,7 @@ class Ranks:
         """SIGKILL for all of them, at once."""
         self._kill_all()
         if not self._launched().wait(KILLED_SECONDS):
-            _logger.warning(HELD)
+            self._give_up()
 
     def leave(self) -> None:
         """Nothing: no other process can watch them."""
@@ -198,9 +205,11 @@ class Ranks:
         for holder in find_holders(self._spec.scratch_folder):
             kill_tree(holder.pid)
 
-    def _is_held(self) -> bool:
-        """Whether they were killed and do not end: the kernel has them, in a driver or a file system."""
-        return self._stop_deadline is not None and time.monotonic() > self._stop_deadline + KILLED_SECONDS
+    def _give_up(self) -> None:
+        """Say once that the kernel has them, in a driver or a file system."""
+        if not self._is_given_up:
+            self._is_given_up = True
+            _logger.warning(HELD)
 
     def _launched(self) -> AgentProcess:
         if self._agent is None:

@@ -3,9 +3,12 @@
 import time
 from pathlib import Path
 
+import pytest
+
 from storage.errors import StoreUnavailableError
 from storage.objects.local_store import LocalStore
-from tasks.cluster.ranks import Ranks
+from tasks.cluster import ranks as ranks_of_machine
+from tasks.cluster.ranks import HELD, Ranks
 from tasks.preemption.signals import StopRequest
 from tasks.supervision.hang import HangWatch
 from tasks.supervision.watch import supervise
@@ -90,3 +93,41 @@ def test_ranks_are_not_taken_to_hang_while_the_store_does_not_tell_what_they_rep
     passed_on: list[Report] = []
     assert not supervise(_UnheardRanks(spec), HangWatch(0.05), StopRequest(), passed_on.append)
     assert passed_on[: len(REPORTED)] == REPORTED
+
+
+class HeldAgent:
+    """An agent with ranks that SIGKILL does not end, as where a file server or a device does not answer."""
+
+    pid = 2**22 - 2  # no process has this number: it is the highest but one
+
+    def is_at_work(self, wait_seconds: float) -> bool:
+        time.sleep(wait_seconds)
+        return True
+
+    def give(self, order: Path, log: Path) -> None: ...
+
+    def ask_to_leave(self) -> None: ...
+
+    def wait(self, seconds: float) -> bool:
+        time.sleep(seconds)
+        return False
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("hang_seconds", [0.3, 600])
+def test_ranks_that_the_kernel_holds_are_given_up_after_a_while_whether_they_hang_or_are_asked_to_leave(
+    hang_seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ranks_of_machine, "KILLED_SECONDS", 0.3)
+    monkeypatch.setattr(ranks_of_machine, "STACKS_SECONDS", 0.0)
+    store = LocalStore(tmp_path / "store")
+    spec = make_spec(store, publish_small_dataset(store, tmp_path / "work", rows=100), tmp_path / "segment")
+    monkeypatch.setattr(ranks_of_machine, "AgentProcess", lambda *_arguments, **_named: HeldAgent())
+    request, began = StopRequest(), time.monotonic()
+    if hang_seconds == 600:
+        request.make(KeyboardInterrupt())
+    with Ranks(spec, grace_seconds=0.2) as ranks:
+        assert supervise(ranks, HangWatch(hang_seconds), request, lambda _report: None) == (hang_seconds == 0.3)
+    assert time.monotonic() - began < 30
+    assert [record.getMessage() for record in caplog.records].count(HELD) == 1

@@ -28,7 +28,7 @@ from training.models.compilation import compile_model
 from training.models.objective import Objective
 from training.models.precision import Precision
 from training.models.source import microbatch_cut, source_of
-from training.optim.checkpoint_budget import least_checkpoint_bytes, require_budget
+from training.optim.checkpoint_budget import least_checkpoint_bytes, require_budget, require_room
 from training.parts import Segment
 from training.spec import SegmentSpec
 from training.stopping import StopFlag
@@ -60,6 +60,8 @@ def build_segment(
     trainer.require_equal = state.curve.before_divergence = partial(require_equal_now, trainer, world)
     least_bytes = least_checkpoint_bytes(trainer.model, trainer.optimization, bool(spec.frozen))
     require_budget(spec.checkpoint, least_bytes)
+    if spec.resume is None:  # later a store that is full is an alert, and training goes on
+        require_room(store, least_bytes)
     return Segment(
         spec=spec,
         world=world,

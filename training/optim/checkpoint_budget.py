@@ -1,11 +1,16 @@
-"""Whether the checkpoints that stay in any case fit into what they may take: asked before the first step.
+"""Whether the checkpoints that always stay fit into what they may take, and one into the store: before the first step.
 
-Invariant: a function of the configuration and the model's tensors, so all ranks have one answer.
+Invariant: nothing is written. The budget is a function of the configuration and the model's tensors, so all ranks have
+one answer.
 """
+
+import shutil
 
 from torch import nn
 
 from storage.errors import ConfigurationError
+from storage.objects.local_store import LocalStore
+from storage.objects.store import Store
 from training.configuration import CheckpointConfig
 from training.models.frozen import tensors_to_save
 from training.optim.optimization import Optimization
@@ -27,4 +32,19 @@ def require_budget(config: CheckpointConfig, checkpoint_bytes: int) -> None:
         f"checkpoint.keep_bytes is {config.keep_bytes:,}, expected at least {least:,}: {config.num_always_kept} "
         f"checkpoints of {checkpoint_bytes:,} bytes each stay in any case, the resume point, the one before it{best}. "
         f"Set keep_bytes to at least that, with room for others, or leave it out. Nothing was trained."
+    )
+
+
+def require_room(store: Store, checkpoint_bytes: int) -> None:
+    """Raise `ConfigurationError` where the store is a folder on a file system with less space than one checkpoint."""
+    if not isinstance(store, LocalStore):
+        return
+    usage = shutil.disk_usage(store.root)
+    # Some file systems, of a network or an object store, do not report how large they are.
+    if usage.total == 0 or usage.free >= checkpoint_bytes:
+        return
+    raise ConfigurationError(
+        f"The store {store.address} has {usage.free:,} bytes free, and one checkpoint takes at least "
+        f"{checkpoint_bytes:,}: not one could be saved. Make room there, or set store to another folder. Nothing was "
+        "trained."
     )

@@ -1,5 +1,7 @@
 """What checkpoints may take is no less than those that always stay; how large one is follows from the optimizer."""
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,8 +9,9 @@ import torch
 from torch import nn
 
 from storage.errors import ConfigurationError
+from storage.objects.local_store import LocalStore
 from training.configuration import CheckpointConfig, TrainConfig
-from training.optim.checkpoint_budget import least_checkpoint_bytes, require_budget
+from training.optim.checkpoint_budget import least_checkpoint_bytes, require_budget, require_room
 from training.optim.optimization import Optimization
 
 
@@ -18,6 +21,18 @@ def test_a_budget_below_the_checkpoints_that_always_stay_is_refused(keep_best: i
     require_budget(CheckpointConfig(keep_best=keep_best), 12_000)
     with pytest.raises(ConfigurationError, match=f"expected at least {least:,}: .* of 12,000 bytes each"):
         require_budget(CheckpointConfig(keep_best=keep_best, keep_bytes=least - 1), 12_000)
+
+
+def test_a_store_without_room_for_one_checkpoint_is_refused_with_what_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, usage = LocalStore(tmp_path), SimpleNamespace(total=50_000, free=12_000)
+    monkeypatch.setattr("training.optim.checkpoint_budget.shutil.disk_usage", lambda _folder: usage)
+    require_room(store, 12_000)
+    with pytest.raises(ConfigurationError, match="has 12,000 bytes free, and one checkpoint takes at least 12,001: "):
+        require_room(store, 12_001)
+    usage.total = usage.free = 0  # as a file system that does not say how large it is
+    require_room(store, 12_001)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,17 @@ Invariant: what it prepares is what `holdfast run` with the same configuration f
 
 from __future__ import annotations
 
-import signal
-import sys
 from typing import TYPE_CHECKING, Any
 
 from flows.commands.arguments import AsJson, Assignments, ConfigurationArgument, read_configuration
-from flows.commands.results import CommandStopped, exit_code_of, print_progress, print_result, this_command
+from flows.commands.results import (
+    CommandStopped,
+    exit_code_of,
+    leave_on_signals,
+    print_progress,
+    print_result,
+    this_command,
+)
 from storage.lazy_imports import lazy_imports
 from storage.loading import loading_libraries
 
@@ -41,7 +46,7 @@ def prepare(configuration: ConfigurationArgument, assignments: Assignments = Non
             prepare_in_flow = preparing.prepare_in_flow  # loads Prefect, seconds: the server starts meanwhile
         server.wait()
         messages.show_messages()
-        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+        leave_on_signals()
         try:
             dataset = prepare_in_flow(config)
         except (KeyboardInterrupt, SystemExit) as stop:

@@ -65,6 +65,17 @@ def this_command() -> str:
     return shlex.join(["holdfast", *sys.argv[1:]])
 
 
+def leave_on_signals() -> None:
+    """From now on SIGTERM is an exit, which lets everything be put away, and the end of the terminal is as SIGTERM.
+
+    What has another handler for SIGTERM, such as Prefect, then hears of a closed terminal, too. A command that was told
+    to outlive its terminal (`nohup`) does.
+    """
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda _number, _frame: signal.raise_signal(signal.SIGTERM))
+
+
 @contextmanager
 def ending_in_order() -> Iterator[None]:
     """A block that either signal leaves as an exit with code 128 plus its number, so that everything is put away.

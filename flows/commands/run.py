@@ -6,12 +6,18 @@ Invariant: what a person sees is the progress, what happened, and at the end one
 from __future__ import annotations
 
 import signal
-import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from flows.commands.arguments import AsJson, Assignments, ConfigurationArgument, read_configuration
-from flows.commands.results import CommandStopped, exit_code_of, print_progress, print_result, this_command
+from flows.commands.results import (
+    CommandStopped,
+    exit_code_of,
+    leave_on_signals,
+    print_progress,
+    print_result,
+    this_command,
+)
 from storage.errors import RunStoppedError
 from storage.lazy_imports import lazy_imports
 from storage.loading import loading_libraries
@@ -50,8 +56,7 @@ def run(configuration: ConfigurationArgument, assignments: Assignments = None, a
             train_with_retries = train.train_with_retries  # loads Prefect, seconds: server and agent start meanwhile
         server.wait()
         messages.show_messages()
-        # Prefect ends with the handler it found: an exit, and not Python's default, lets everything be put away.
-        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+        leave_on_signals()  # Prefect ends with the handler it found
         try:
             state = train_with_retries(config)
         except RunStoppedError as stopped:

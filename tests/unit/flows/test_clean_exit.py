@@ -1,12 +1,13 @@
 """A command that is asked to end leaves as an exit, and no part of what it wrote."""
 
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from flows.commands.results import ending_in_order
+from flows.commands.results import ending_in_order, leave_on_signals
 from storage.folders import write_file, write_folder
 
 
@@ -31,3 +32,33 @@ def test_ctrl_c_has_the_exit_code_of_its_signal() -> None:
     with pytest.raises(SystemExit) as end, ending_in_order():
         signal.raise_signal(signal.SIGINT)
     assert end.value.code == 128 + signal.SIGINT
+
+
+@pytest.fixture
+def own_signals() -> Iterator[None]:
+    """The handlers of before come back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("own_signals")
+def test_a_terminal_that_is_closed_ends_a_run_as_sigterm_does_whoever_handles_that() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    leave_on_signals()
+    with pytest.raises(SystemExit) as end:
+        signal.raise_signal(signal.SIGHUP)
+    assert end.value.code == 128 + signal.SIGTERM
+    heard = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: heard.set())  # as Prefect does around a flow
+    signal.raise_signal(signal.SIGHUP)
+    assert heard.is_set()
+
+
+@pytest.mark.usefixtures("own_signals")
+def test_a_run_that_was_told_to_outlive_its_terminal_does() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    leave_on_signals()
+    signal.raise_signal(signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

@@ -44,7 +44,5 @@ class PodEnds:
                     if (end := describe_pod_end(pod)) is not None:
                         # The first cause is the one: a pod that is taken away may have an exit code later.
                         self._ends.setdefault(pod.metadata.name, end)
-            except ClusterUnavailableError:
+            except (ClusterUnavailableError, ConfigurationError):  # asking about the job reports it
                 self._is_over.wait(RETRY_SECONDS)  # it may be back then
-            except ConfigurationError:
-                return  # asking about the job raises it

@@ -6,7 +6,8 @@ its pods have run is over for us: its fence is used.
 """
 
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,6 +24,7 @@ from tasks.cluster.ranks import STACKS_SECONDS
 from tasks.cluster.relay import RELAY_SECONDS
 from tasks.cluster.relayed import Relayed
 from tasks.configuration.cluster import ClusterConfig
+from tasks.console.announce import warn
 from training.configuration import TrainConfig
 from training.metrics.reporter import Report
 from training.rank_status import RankStatus
@@ -53,6 +55,7 @@ class KubernetesJob:
         self._stop_deadline: float | None = None
         self._is_asked_to_leave = self._is_left = self._has_begun = self._was_put_back = False
         self._ends_before_kill: list[str] | None = None
+        self._refusal: ConfigurationError | None = None
 
     def find(self) -> bool:
         """Whether the cluster has such a JobSet, or pods of it. Raises `ClusterUnavailableError`."""
@@ -103,8 +106,9 @@ class KubernetesJob:
         """As every job's. Raises `ClusterUnavailableError` if the pods do not end though they were killed."""
         time.sleep(wait_seconds)  # ends of pods are reported as they come, not waited for
         if time.monotonic() - self._asked_at >= ASK_SECONDS:
-            with suppress(ClusterUnavailableError):
+            with self._asked_again_later():
                 self._look(self._found_api)
+                self._refusal = None
         if self._is_over:
             return False
         # Other nodes do not learn of a pod that is taken away, and would wait for it; one of a lost node never ends.
@@ -115,18 +119,34 @@ class KubernetesJob:
         return True
 
     def _see_to_its_end(self, late_seconds: float) -> None:
-        """A server that does not answer is asked again the next time."""
-        with suppress(ClusterUnavailableError):
+        with self._asked_again_later():
             if late_seconds >= 0:
                 self._kill()
             elif not self._has_finished:
                 self._ask_to_leave()
         if late_seconds > ENDING_SECONDS:
+            if self._refusal is not None:
+                raise self._refusal
             raise ClusterUnavailableError(
                 f"JobSet {self._name} was deleted and its pods did not end within {ENDING_SECONDS:.0f} s. Look at them "
                 f"with `kubectl get pods --selector=jobset.sigs.k8s.io/jobset-name={self._name}`; when they are gone, "
                 "run this again."
             )
+
+    @contextmanager
+    def _asked_again_later(self) -> Iterator[None]:
+        """A server that does not answer is asked again, and so is one that refuses: a token may be renewed just now.
+
+        The pods train on meanwhile: what this user may do was found when the JobSet was created.
+        """
+        try:
+            yield
+        except ClusterUnavailableError:
+            return
+        except ConfigurationError as refusal:
+            if self._refusal is None:
+                warn(f"{refusal} The pods of JobSet {self._name} go on, and the server is asked again.")
+            self._refusal = refusal
 
     def _ask_to_leave(self) -> None:
         if not self._is_asked_to_leave:

@@ -41,6 +41,10 @@ class ClusterUnavailableError(HoldfastError):
     """The cluster's controller does not answer; the request may have reached it."""
 
 
+class ClusterLoginError(ClusterUnavailableError):
+    """The cluster's controller does not know who asks, as when a token has run out: with the next one it answers."""
+
+
 class CorruptManifestError(StoreError):
     """The manifest's head is not what was written, in several reads. What the head names may be intact."""
 

@@ -69,6 +69,7 @@ class KubernetesCluster:
         self.is_overloaded = self.loses_next_answer = False
         self.forbidden: set[str] = set()
         self.refusal: str | None = None
+        self.token = TOKEN
         self.images = {IMAGE}
         self.secrets: dict[str, dict[str, str]] = {}
         self.nodes = set(nodes)

@@ -38,6 +38,7 @@ class Cluster(Protocol):
     loses_next_answer: bool
     forbidden: set[str]
     refusal: str | None
+    token: str
 
     def delete_pod(self, pod: Object, grace_seconds: float | None) -> None: ...
 
@@ -99,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True  # who watched is gone
 
     def _serve(self, path: str, query: dict[str, str], lists: dict[str, list[str]], body: Object) -> None:
-        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+        if self.headers.get("Authorization") != f"Bearer {self.cluster.token}":
             raise Refusal(HTTPStatus.UNAUTHORIZED, "Unauthorized", "Unauthorized")
         if self.cluster.is_overloaded:
             said = "Too many requests, please try again later."

@@ -70,6 +70,19 @@ def test_a_user_who_is_not_known_is_told_so(kubernetes: KubernetesCluster) -> No
         try_it()
 
 
+def test_a_token_that_has_run_out_is_no_refusal_and_the_next_one_is_taken(kubernetes: KubernetesCluster) -> None:
+    api = KubernetesApi(cluster_of().kubernetes)
+    assert api.find("none") is None
+    kubernetes.token = "renewed"
+    sound = kubernetes.kubeconfig.read_text()
+    for text in (sound, "contexts: [", ""):  # nobody has renewed it, or somebody writes it now
+        kubernetes.kubeconfig.write_text(text)
+        with pytest.raises(ClusterUnavailableError, match=r"does not know who this is .*Log in anew"):
+            api.find("none")
+    kubernetes.kubeconfig.write_text(sound.replace("token-of-the-tests", "renewed"))
+    assert api.find("none") is None
+
+
 def test_a_context_that_is_not_there_a_broken_kubeconfig_and_none_at_all_are_said(
     kubernetes: KubernetesCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

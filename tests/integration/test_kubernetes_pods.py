@@ -184,3 +184,21 @@ def test_a_server_that_is_away_ends_no_job(
         follow(launched)
     assert job.outcome is not None and job.outcome.outcome == "preempted"
     assert job.newest_saved_step == job.outcome.last_step
+
+
+@pytest.mark.slow
+def test_a_token_that_runs_out_ends_no_job(
+    kubernetes: KubernetesCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_module, "ASK_SECONDS", 0.2)
+    job = Job(tmp_path, train=ENDLESS)
+    with job.launch() as launched:
+        follow_until_it_trains(launched)
+        kubernetes.token = "renewed"
+        for _ in range(10):
+            assert launched.is_running(0.2)
+        kubernetes.kubeconfig.write_text(kubernetes.kubeconfig.read_text().replace("token-of-the-tests", "renewed"))
+        launched.stop()
+        follow(launched)
+    assert job.outcome is not None and job.outcome.outcome == "preempted"
+    assert job.newest_saved_step == job.outcome.last_step

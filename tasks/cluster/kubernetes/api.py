@@ -1,6 +1,7 @@
 """A cluster's API server, as far as JobSets and their pods go, through the official client.
 
-Invariant: a server that does not answer is no evidence about a job; only an answer ends one.
+Invariant: a server that does not answer is no evidence about a job; only an answer ends one. Nor does one that does not
+know who asks: tokens run out while ranks train, and it is asked again with what the kubeconfig file has by then.
 """
 
 import json
@@ -15,7 +16,7 @@ from kubernetes.client import ApiException, V1Pod
 from urllib3.exceptions import HTTPError, SSLError
 from yaml import YAMLError
 
-from storage.errors import ClusterUnavailableError, ConfigurationError
+from storage.errors import ClusterLoginError, ClusterUnavailableError, ConfigurationError
 from tasks.cluster.kubernetes.jobset import API_VERSION, CONTAINER, NAME_LABEL
 from tasks.configuration.cluster import KubernetesConfig
 
@@ -30,15 +31,22 @@ class KubernetesApi:
     """Of one namespace. Every call may raise `ClusterUnavailableError` and `ConfigurationError`."""
 
     def __init__(self, own: KubernetesConfig) -> None:
-        self._namespace = own.namespace
-        self._client = client.ApiClient(_read_credentials(own.context))
+        self._namespace, self._context = own.namespace, own.context
+        self._log_in()
+
+    def _log_in(self) -> None:
+        self._client = client.ApiClient(_read_credentials(self._context))
         self._pods = client.CoreV1Api(self._client)
         self._objects = client.CustomObjectsApi(self._client)
+        self._is_known = True
 
     def create(self, jobset: dict[str, Any], is_trial: bool = False) -> None:
-        """One that is there already is left as it is. A trial is judged by the server, and nothing is created."""
+        """One that is there already is left as it is. A trial is judged by the server, and nothing is created.
+
+        In a trial a person waits for the answer: `ConfigurationError` if the server does not know who this is.
+        """
         trial = {"dry_run": "All"} if is_trial else {}
-        with self._asked_to("create a JobSet", is_there_fine=True):
+        with self._asked_to("create a JobSet", is_there_fine=True, is_trial=is_trial):
             self._objects.create_namespaced_custom_object(
                 **self._jobsets(), body=jobset, _request_timeout=PATIENCE_SECONDS, **trial
             )
@@ -118,14 +126,23 @@ class KubernetesApi:
 
     @contextmanager
     def _asked_to(
-        self, what: str, is_missing_fine: bool = False, is_there_fine: bool = False, is_gone_fine: bool = False
+        self,
+        what: str,
+        is_missing_fine: bool = False,
+        is_there_fine: bool = False,
+        is_gone_fine: bool = False,
+        is_trial: bool = False,
     ) -> Iterator[None]:
         fine = {MISSING: is_missing_fine, CONFLICT: is_there_fine, GONE: is_gone_fine}
+        if not self._is_known:
+            with suppress(ConfigurationError):  # a file that is being written: the next time
+                self._log_in()
         try:
             yield
         except ApiException as error:
+            self._is_known = error.status != UNAUTHORIZED
             if not (fine.get(error.status) and _is_about_the_object(error)):
-                raise self._explain(what, error) from error
+                raise self._explain(what, error, is_trial) from error
         except (HTTPError, OSError) as error:
             host = self._client.configuration.host
             if isinstance(getattr(error, "reason", None), SSLError):
@@ -135,10 +152,10 @@ class KubernetesApi:
                 ) from error
             raise ClusterUnavailableError(f"The Kubernetes server {host} does not answer: {error}") from error
 
-    def _explain(self, what: str, error: ApiException) -> Exception:
+    def _explain(self, what: str, error: ApiException, is_trial: bool) -> Exception:
         message, host = _message_of(error), self._client.configuration.host
         if error.status == UNAUTHORIZED:
-            return ConfigurationError(
+            return (ConfigurationError if is_trial else ClusterLoginError)(
                 f"The Kubernetes server {host} does not know who this is ({message}). Log in anew, or correct "
                 "cluster.kubernetes.context or the kubeconfig file."
             )

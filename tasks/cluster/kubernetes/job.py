@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from kubernetes.client import V1Pod
 
-from storage.errors import ClusterUnavailableError, ConfigurationError, ObjectMissingError
+from storage.errors import ClusterLoginError, ClusterUnavailableError, ConfigurationError, ObjectMissingError
 from storage.objects.store import Store
 from tasks.cluster.kubernetes.api import KubernetesApi
 from tasks.cluster.kubernetes.ends import PodEnds
@@ -55,7 +55,7 @@ class KubernetesJob:
         self._stop_deadline: float | None = None
         self._is_asked_to_leave = self._is_left = self._has_begun = self._was_put_back = False
         self._ends_before_kill: list[str] | None = None
-        self._refusal: ConfigurationError | None = None
+        self._refusal: ConfigurationError | ClusterLoginError | None = None
 
     def find(self) -> bool:
         """Whether the cluster has such a JobSet, or pods of it. Raises `ClusterUnavailableError`."""
@@ -135,18 +135,18 @@ class KubernetesJob:
 
     @contextmanager
     def _asked_again_later(self) -> Iterator[None]:
-        """A server that does not answer is asked again, and so is one that refuses: a token may be renewed just now.
+        """A server that does not answer is asked again, and so is one that refuses, of which people are told once.
 
         The pods train on meanwhile: what this user may do was found when the JobSet was created.
         """
         try:
             yield
-        except ClusterUnavailableError:
-            return
-        except ConfigurationError as refusal:
+        except (ConfigurationError, ClusterLoginError) as refusal:
             if self._refusal is None:
                 warn(f"{refusal} The pods of JobSet {self._name} go on, and the server is asked again.")
             self._refusal = refusal
+        except ClusterUnavailableError:
+            return
 
     def _ask_to_leave(self) -> None:
         if not self._is_asked_to_leave:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from storage.errors import ConfigurationError
+from storage.errors import ClusterLoginError, ConfigurationError
 from storage.objects.local_store import LocalStore
 from tasks.cluster.kubernetes import job as jobs
 from tasks.cluster.kubernetes.job import KubernetesJob
 
-REFUSED = "The Kubernetes server does not know who this is (401)."
+REFUSED = "The Kubernetes server does not answer this user."
 
 
 class Api:
@@ -20,6 +20,7 @@ class Api:
 
     def __init__(self) -> None:
         self.is_refusing = False
+        self.refusal: Exception = ConfigurationError(REFUSED)
         self.deleted: list[str] = []
 
     def find(self, name: str) -> dict[str, Any]:
@@ -44,7 +45,7 @@ class Api:
 
     def _answer(self) -> None:
         if self.is_refusing:
-            raise ConfigurationError(REFUSED)
+            raise self.refusal
 
 
 @pytest.fixture
@@ -63,9 +64,11 @@ def job(api: Api, tmp_path: Path) -> KubernetesJob:
     return job
 
 
+@pytest.mark.parametrize("refusal", [ConfigurationError(REFUSED), ClusterLoginError(REFUSED)])
 def test_the_job_goes_on_and_the_refusal_is_told_once_until_it_is_answered(
-    api: Api, job: KubernetesJob, caplog: pytest.LogCaptureFixture
+    refusal: Exception, api: Api, job: KubernetesJob, caplog: pytest.LogCaptureFixture
 ) -> None:
+    api.refusal = refusal
     with job:
         for _ in range(2):
             api.is_refusing = True
@@ -83,6 +86,6 @@ def test_a_refusal_that_lasts_is_the_error_of_a_job_that_cannot_be_ended(
     api: Api, job: KubernetesJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "ENDING_SECONDS", 0.1)
-    with pytest.raises(ConfigurationError, match="does not know who this is"), job:
+    with pytest.raises(ConfigurationError, match="does not answer this user"), job:
         api.is_refusing = True
         job.kill()

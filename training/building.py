@@ -60,7 +60,7 @@ def build_segment(
     trainer.require_equal = state.curve.before_divergence = partial(require_equal_now, trainer, world)
     least_bytes = least_checkpoint_bytes(trainer.model, trainer.optimization, bool(spec.frozen))
     require_budget(spec.checkpoint, least_bytes)
-    if spec.resume is None:  # later a store that is full is an alert, and training goes on
+    if spec.resume is None and not membership.is_joining:  # later a full store is an alert, and training goes on
         require_room(store, least_bytes)
     return Segment(
         spec=spec,

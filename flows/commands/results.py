@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from rich.console import RenderableType
@@ -73,7 +74,13 @@ def leave_on_signals() -> None:
     """
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda _number, _frame: signal.raise_signal(signal.SIGTERM))
+        signal.signal(signal.SIGHUP, _leave_as_on_sigterm)
+
+
+def _leave_as_on_sigterm(_number: int, _frame: FrameType | None) -> None:
+    """Once: of one terminal that is closed the kernel tells, its shell, and the kernel again when that has ended."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.raise_signal(signal.SIGTERM)
 
 
 @contextmanager

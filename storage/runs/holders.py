@@ -1,8 +1,8 @@
 """Which process holds a lease, and whether it still lives.
 
 Invariant: a process is called dead only from where it could be seen: on the same machine since the same boot, in the
-same PID namespace (two containers on one machine do not see each other), and not another user's that /proc hides
-(its option hidepid). Its start in clock ticks since boot distinguishes it from a later process with the same number,
+same PID namespace (two containers on one machine do not see each other), and not where /proc hides it (its option
+hidepid), though a process of its number lives. Its start in clock ticks since boot distinguishes it from a later process with the same number,
 and does not move when the clock is set.
 """
 
@@ -45,7 +45,7 @@ def is_alive(holder: Holder) -> bool | None:
         is_same = _start_ticks(holder.pid) == holder.start_ticks
         return is_same and bool(psutil.Process(holder.pid).status() != psutil.STATUS_ZOMBIE)
     except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
-        return None if _is_hidden(holder.pid) else False
+        return None if _is_there(holder.pid) else False
     except (PermissionError, psutil.AccessDenied):
         return None
 
@@ -75,15 +75,15 @@ def _holder(pid: int) -> Holder:
     return Holder(host=socket.gethostname(), pid_scope=_pid_scope(), pid=pid, start_ticks=_start_ticks(pid))
 
 
-def _is_hidden(pid: int) -> bool:
-    """Whether there is a process of this number, of another user, though /proc does not show it."""
+def _is_there(pid: int) -> bool:
+    """Whether there is a process of this number, though /proc does not show it."""
     try:
         os.kill(pid, 0)
-    except PermissionError:
-        return True
     except ProcessLookupError:
         return False
-    return False  # it began just now
+    except PermissionError:
+        pass  # another user's
+    return True
 
 
 def _is_stopped(process: psutil.Process) -> bool:

@@ -81,6 +81,7 @@ class Ranks:
         self._agent: AgentProcess | None = None
         # Of an order that nobody took nothing was begun: an agent that is kept may have been killed just before.
         self._may_begin_again = kept is not None
+        self._killed_at: float | None = None
         self._is_given_up = False
 
     def __enter__(self) -> Self:
@@ -130,15 +131,16 @@ class Ranks:
     def is_running(self, wait_seconds: float) -> bool:
         """Wait a moment for the ranks to end, and kill them if their time to leave is over; whether any still runs.
 
-        Those that were killed and do not end, since the kernel holds them, count as ended after a while: nobody may
-        wait for them, and what they would still do is fenced off.
+        Those that were killed and do not end, since the kernel holds them, count as ended after a while. None of their
+        instructions is executed any more: at most the call of the kernel that they are in takes effect late, which puts
+        a file of their own fence, whole, or not at all.
         """
         if self._launched().is_at_work(wait_seconds):
-            late_seconds = 0.0 if self._stop_deadline is None else time.monotonic() - self._stop_deadline
-            if late_seconds > KILLED_SECONDS:
+            # Not by the deadline: who supervises may come late to it, and find ranks that nobody has killed.
+            if self._killed_at is not None and time.monotonic() - self._killed_at > KILLED_SECONDS:
                 self._give_up()
                 return False
-            if late_seconds > 0:
+            if self._stop_deadline is not None and time.monotonic() > self._stop_deadline:
                 self._kill_all()
             return True
         if self._launched().has_taken or not self._may_begin_again:
@@ -204,6 +206,8 @@ class Ranks:
         kill_tree(self._launched().pid)
         for holder in find_holders(self._spec.scratch_folder):
             kill_tree(holder.pid)
+        if self._killed_at is None:
+            self._killed_at = time.monotonic()
 
     def _give_up(self) -> None:
         """Say once that the kernel has them, in a driver or a file system."""

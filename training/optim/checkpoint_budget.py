@@ -39,7 +39,10 @@ def require_room(store: Store, checkpoint_bytes: int) -> None:
     """Raise `ConfigurationError` where the store is a folder on a file system with less space than one checkpoint."""
     if not isinstance(store, LocalStore):
         return
-    usage = shutil.disk_usage(store.root)
+    try:
+        usage = shutil.disk_usage(store.root)
+    except OSError:  # what cannot be looked at fails, and is explained, where it is used
+        return
     # Some file systems, of a network or an object store, do not report how large they are.
     if usage.total == 0 or usage.free >= checkpoint_bytes:
         return

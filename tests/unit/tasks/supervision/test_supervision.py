@@ -131,3 +131,18 @@ def test_ranks_that_the_kernel_holds_are_given_up_after_a_while_whether_they_han
         assert supervise(ranks, HangWatch(hang_seconds), request, lambda _report: None) == (hang_seconds == 0.3)
     assert time.monotonic() - began < 30
     assert [record.getMessage() for record in caplog.records].count(HELD) == 1
+
+
+def test_ranks_that_nobody_has_killed_are_not_given_up_however_late_their_supervisor_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(ranks_of_machine, "KILLED_SECONDS", 0.3)
+    monkeypatch.setattr(ranks_of_machine, "kill_tree", killed.append)
+    monkeypatch.setattr(ranks_of_machine, "AgentProcess", lambda *_arguments, **_named: HeldAgent())
+    store = LocalStore(tmp_path / "store")
+    spec = make_spec(store, publish_small_dataset(store, tmp_path / "work", rows=100), tmp_path / "segment")
+    with Ranks(spec, grace_seconds=0.1) as ranks:
+        ranks.stop()
+        time.sleep(0.5)  # as a promotion may take, which the supervisor is at meanwhile
+        assert ranks.is_running(0.0) and killed == [HeldAgent.pid]

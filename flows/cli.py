@@ -5,7 +5,6 @@ other failure as 1; nothing that a person has to read is a traceback. With --jso
 """
 
 import atexit
-import io
 import os
 import re
 import sys
@@ -19,7 +18,7 @@ from typing import Annotated
 import typer
 
 from flows import commands
-from flows.commands.results import CommandStopped, print_error_as_json
+from flows.commands.results import CommandStopped, print_error_as_json, require_written
 from storage.errors import HoldfastError, LedgerViolationError, ResultUnwrittenError, SegmentFailedError
 from tasks.console.terminal import console, lose_what_cannot_be_shown
 
@@ -97,14 +96,14 @@ def main() -> None:
     exit_code = 1
     # Registered first, so called last: Prefect's local server is stopped by then.
     atexit.register(lambda: _leave(exit_code))
-    _write_every_character()
     exit_code = execute(sys.argv[1:])
 
 
 def execute(arguments: Sequence[str]) -> int:
     """Run one command, and turn errors into messages; its exit code."""
     try:
-        make_app(arguments)(list(arguments), prog_name="holdfast")
+        _call(arguments)
+        require_written()
     except ResultUnwrittenError as error:
         console.print(f"Error: {error}", style="red", soft_wrap=True)
         return 1
@@ -123,17 +122,19 @@ def execute(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _call(arguments: Sequence[str]) -> None:
+    """Returns where the command did what it was to do; else raises, also as an exit."""
+    try:
+        make_app(arguments)(list(arguments), prog_name="holdfast")
+    except SystemExit as leaving:  # so Typer ends each command
+        if leaving.code not in (0, None):
+            raise
+
+
 def _require_utf8() -> None:
     """Begin again in Python's UTF-8 mode where the locale has another encoding: paths and texts are UTF-8."""
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | {"PYTHONUTF8": "1"})
-
-
-def _write_every_character() -> None:
-    """What a terminal's encoding does not have is written as its number, where it would end the command."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # not where a program has put a stream of its own in its place
-            stream.reconfigure(errors="backslashreplace")
 
 
 def _leave(exit_code: int) -> None:
@@ -141,10 +142,8 @@ def _leave(exit_code: int) -> None:
 
     DuckDB's binding prints a page about leaks when it is taken apart while a thread of Prefect's still refers to it.
     """
-    try:
-        sys.stdout.flush()
-    except OSError:  # of a result `print_result` has told it
-        exit_code = exit_code or 1
+    sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(exit_code)
 
 

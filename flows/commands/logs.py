@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.commands.arguments import Assignments, RunArgument, find_run
+from flows.commands.results import require_written
 from storage.errors import ConfigurationError, StoreUnavailableError
 from storage.lazy_imports import lazy_imports
 from tasks.console.terminal import console
@@ -155,7 +156,8 @@ class _Printer:
                 print(f"==> node {new.node} <==")
             self._node = new.node
             self.is_silent = False
-            print(new.text, end="" if new.text.endswith("\n") else "\n", flush=True)
+            print(new.text, end="" if new.text.endswith("\n") else "\n")
+            require_written()
 
 
 def _find_segment(state: RunState, fence: int | None) -> run_state.Lease | run_state.SegmentRecord | None:

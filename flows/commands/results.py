@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from storage.errors import ResultUnwrittenError
-from tasks.console.terminal import print_content
+from tasks.console.terminal import find_loss, print_content
 
 
 def print_progress(text: str) -> None:
@@ -25,20 +25,30 @@ def print_progress(text: str) -> None:
 def print_result(found: dict[str, Any], as_json: bool, render: Callable[[dict[str, Any]], RenderableType]) -> None:
     """Print a command's result on stdout: as JSON, or as `render` shows it to a person; text is printed as it is.
 
-    Raises `ResultUnwrittenError`.
+    Raises as `require_written`.
     """
     shown = json.dumps(found, indent=2) if as_json else render(found)
-    try:
-        if isinstance(shown, str):
-            print(shown)
-        else:
-            print_content(shown)
-        sys.stdout.flush()
-    except OSError as error:
+    if isinstance(shown, str):
+        print(shown)
+    else:
+        print_content(shown)
+    require_written()
+
+
+def require_written() -> None:
+    """Raise `ResultUnwrittenError` if something that was printed on stdout could not be written.
+
+    Where whoever read it has gone, as `head` does, it has what it wanted: then this is `SystemExit` with the exit code
+    of a program that SIGPIPE ended.
+    """
+    loss = find_loss()
+    if isinstance(loss, BrokenPipeError):
+        sys.exit(128 + signal.SIGPIPE)
+    if loss is not None:
         raise ResultUnwrittenError(
-            f"The result could not be written to standard output: {error.strerror or error}. What the command was to "
-            "do is done."
-        ) from error
+            f"What the command printed could not be written to standard output: {loss.strerror or loss}. What it was "
+            "to do is done."
+        ) from loss
 
 
 def print_error_as_json(kind: str, message: str) -> None:

@@ -2,8 +2,8 @@
 
 Invariant: a process is called dead only from where it could be seen: on the same machine since the same boot, in the
 same PID namespace (two containers on one machine do not see each other), and not where /proc hides it (its option
-hidepid), though a process of its number lives. Its start in clock ticks since boot distinguishes it from a later process with the same number,
-and does not move when the clock is set.
+hidepid) though a process of its number lives. Its start in clock ticks since boot distinguishes it from a later process
+with the same number, and does not move when the clock is set.
 """
 
 import os

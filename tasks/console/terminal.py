@@ -1,15 +1,15 @@
 """The one console for what happens, so that bars and messages do not write over each other; and stdout, for results.
 
 Invariant: what is printed is text: a path with `[red]` or `:cat:` in it is shown as it is. Where there is no terminal,
-lines are whole, however long, and end where their text does. A line of what happens that cannot be written is lost, and
-the command goes on; a result that cannot be written is an error.
+lines are whole, however long, and end where their text does. What cannot be written is lost, and nothing ends by that:
+who prints a result asks afterwards whether it was.
 """
 
 import io
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
 
@@ -19,10 +19,14 @@ console = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 class LossyOutput(io.RawIOBase):
-    """A file of which a line is lost where it cannot be written: its disk is full, or nobody reads any more."""
+    """A file of which a line is lost where it cannot be written: its disk is full, or nobody reads any more.
+
+    `error` is why the first one was.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self.error: OSError | None = None
 
     def fileno(self) -> int:
         return self._descriptor
@@ -36,17 +40,34 @@ class LossyOutput(io.RawIOBase):
     def write(self, data: Any, /) -> int:
         try:
             return os.write(self._descriptor, data)
-        except OSError:
+        except OSError as error:
+            self.error = self.error or error
             return len(data)
 
 
 def lose_what_cannot_be_shown() -> None:
-    """From now on nothing ends because stderr cannot be written; what is said on a closed one goes nowhere."""
-    if sys.stderr is None:
-        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it lives as long as the process
-    elif isinstance(sys.stderr, io.TextIOWrapper):  # not where a program has put a stream of its own in its place
-        lossy = io.BufferedWriter(LossyOutput(sys.stderr.fileno()))
-        sys.stderr = io.TextIOWrapper(lossy, sys.stderr.encoding, "backslashreplace", line_buffering=True)
+    """From now on nothing ends because stdout or stderr cannot be written; what is said on a closed one goes nowhere.
+
+    What a terminal's encoding does not have is written as its number.
+    """
+    sys.stdout, sys.stderr = _lossy(sys.stdout), _lossy(sys.stderr)
+
+
+def find_loss() -> OSError | None:
+    """Why something that this process has printed on stdout is lost; None if nothing is."""
+    sys.stdout.flush()
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return raw.error if isinstance(raw, LossyOutput) else None
+
+
+def _lossy(stream: TextIO | None) -> TextIO:
+    if stream is None:  # it was closed, as by `>&-`
+        return Path(os.devnull).open("w", encoding="utf-8")
+    if not isinstance(stream, io.TextIOWrapper):  # a program has put a stream of its own in its place
+        return stream
+    lossy = io.BufferedWriter(LossyOutput(stream.fileno()))
+    is_whole = stream.line_buffering or stream is sys.stderr
+    return io.TextIOWrapper(lossy, stream.encoding, "backslashreplace", line_buffering=is_whole)
 
 
 def print_content(content: RenderableType) -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.processes import train_segment
@@ -16,9 +18,9 @@ from training.world import World
 
 def with_little_room(spec: SegmentSpec, world: World) -> Any:
     """On a file system that says that it has 500 bytes left."""
-    found: Any = SimpleNamespace(total=10_000, free=500)
-    shutil.disk_usage = lambda _folder: found
-    return train_segment(spec, world)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(total=10_000, free=500))
+        return train_segment(spec, world)
 
 
 def test_the_need_is_told_before_the_first_step_and_a_run_that_goes_on_is_not_refused(tmp_path: Path) -> None:

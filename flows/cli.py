@@ -25,7 +25,7 @@ from tasks.console.terminal import console, lose_what_cannot_be_shown
 # In the order in which a newcomer needs them; help lists a command that is not named here after them.
 FIRST_COMMANDS = (
     "corpus", "config", "prepare", "run", "stop", "status", "logs", "runs", "report", "evaluate", "export", "predict",
-    "verify", "scrub", "prune", "recover", "audit", "advise", "drill",
+    "verify", "scrub", "prune", "recover", "audit", "advise", "drill", "deploy",
 )  # fmt: skip
 # What lies beside the commands and is none.
 SHARED_BY_COMMANDS = {"arguments", "results"}

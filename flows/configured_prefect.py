@@ -4,14 +4,21 @@ Invariant: it is asked as Prefect itself asks it, with its certificates, headers
 its address beside host and path is ever printed.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from json import JSONDecodeError
+
 import httpx
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL
 
 from storage.errors import ConfigurationError
 from storage.objects.s3.address import without_secrets
 
 ANSWER_SECONDS = 15.0
+REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
 def does_answer() -> bool:
@@ -26,17 +33,68 @@ def does_answer() -> bool:
         error = failed
     if isinstance(error, httpx.TransportError | httpx.InvalidURL):
         raise ConfigurationError(
-            f"PREFECT_API_URL is {without_secrets(address)}, but no Prefect server answers there: {_describe(error)}. "
-            "Start it, correct the address, or unset it, in the environment or in Prefect's profile: then the run "
-            "starts a server of its own."
+            f"{_describe_silence(address, error)} Start it, correct the address, or unset it, in the environment or in "
+            "Prefect's profile: then the run starts a server of its own."
         ) from None
     return True
 
 
-def _describe(error: Exception) -> str:
+@contextmanager
+def asking() -> Iterator[SyncPrefectClient]:
+    """A client of the configured server, for the block.
+
+    Raises `ConfigurationError` if none is configured, and at once or later if it does not answer, refuses the
+    credentials or what it is asked, or is no Prefect server.
+    """
+    address: str | None = PREFECT_API_URL.value()
+    if address is None:
+        raise ConfigurationError(
+            "No Prefect server is configured, and this needs one that stays. Set PREFECT_API_URL to its address, in "
+            "the environment or in Prefect's profile. For one on this machine: `prefect server start`, and "
+            "export PREFECT_API_URL=http://127.0.0.1:4200/api"
+        )
+    try:
+        with get_client(sync_client=True) as client:
+            # Not the page about its health, which is for everybody.
+            client.request("GET", "/admin/version", timeout=ANSWER_SECONDS).json()
+            yield client
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        message = f"{_describe_silence(address, error)} Start it, or correct the address."
+        raise ConfigurationError(message) from None
+    except PrefectHTTPStatusError as error:
+        raise ConfigurationError(_describe_refusal(without_secrets(address), error.response)) from None
+    except ObjectNotFound:
+        raise ConfigurationError(
+            f"Something that the Prefect server at {without_secrets(address)} had a moment ago is gone: somebody else "
+            "is changing it. Type the command again."
+        ) from None
+    except JSONDecodeError:
+        raise ConfigurationError(_describe_no_api(without_secrets(address))) from None
+
+
+def _describe_silence(address: str, error: httpx.TransportError | httpx.InvalidURL) -> str:
     """What went wrong, by the kind of the error alone: its text may quote the address."""
+    how = "the connection broke off"
     if isinstance(error, httpx.TimeoutException):
-        return "it did not answer in time"
-    if isinstance(error, httpx.ConnectError):
-        return "no connection could be made"
-    return "that is not an address" if isinstance(error, httpx.InvalidURL) else "the connection broke off"
+        how = "it did not answer in time"
+    elif isinstance(error, httpx.ConnectError):
+        how = "no connection could be made"
+    elif isinstance(error, httpx.InvalidURL):
+        how = "that is not an address"
+    return f"PREFECT_API_URL is {without_secrets(address)}, but no Prefect server answers there: {how}."
+
+
+def _describe_refusal(shown: str, response: httpx.Response) -> str:
+    if response.status_code in REFUSED:
+        return (
+            f"The Prefect server at {shown} refuses the credentials ({response.status_code}). Set "
+            "PREFECT_API_AUTH_STRING to what PREFECT_SERVER_API_AUTH_STRING is for the server, or, for Prefect Cloud, "
+            "PREFECT_API_KEY to a key of yours."
+        )
+    if response.status_code == HTTPStatus.NOT_FOUND:
+        return _describe_no_api(shown)
+    return f"The Prefect server at {shown} refused what it was asked ({response.status_code}): {response.text[:2000]}"
+
+
+def _describe_no_api(shown: str) -> str:
+    return f"What answers at {shown}, PREFECT_API_URL, is not Prefect's API, whose address ends with /api by default."

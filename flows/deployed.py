@@ -10,6 +10,7 @@ from typing import ParamSpec
 
 from prefect import tags
 from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows.train import train_with_retries
@@ -27,7 +28,7 @@ from tasks.text import how_far
 
 Parameters = ParamSpec("Parameters")
 
-# By which automations.yaml knows the flow runs that are to be called crashed when they fall silent.
+# By which automations know the flow runs that are to be called crashed when they fall silent.
 TAG = "holdfast"
 
 
@@ -37,7 +38,8 @@ def train_deployed(config: RunConfig, max_segments: int | None) -> State[None]:
     It is skipped where another process trains the run, and cancelled where its end was requested.
     """
     try:
-        with tags(TAG), keeping_agent(config.cluster, config.train, config.model):
+        # Of what `train` tells, the team is told by the tags of the deployment.
+        with tags(TAG, *flow_run.tags), keeping_agent(config.cluster, config.train, config.model):
             state = train_with_retries(config, max_segments)
     except RunBusyError as busy:
         return describe_skip(busy)

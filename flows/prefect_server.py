@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flows.own_prefect import (
     ask_loopback_directly,
@@ -38,6 +39,9 @@ from training.stopping import follow_parent
 # It loads Prefect, which takes seconds: without a server of the user's one is started meanwhile.
 with lazy_imports():
     import flows.configured_prefect as configured_prefect
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
 
 START_SECONDS = 120.0
 POLL_SECONDS = 0.1
@@ -207,14 +211,31 @@ class CommandServer:
 @contextmanager
 def configured_server() -> Iterator[CommandServer]:
     """The environment for Prefect, and the configured server, or a local one for as long as the block lasts."""
-    os.environ.update(SETTINGS | os.environ)
-    ask_loopback_directly()
+    _make_environment()
     with own_folder() as folder:
         server = CommandServer(folder)
         try:
             yield server
         finally:
             server.stop()
+
+
+@contextmanager
+def asking_server() -> Iterator["SyncPrefectClient"]:
+    """The environment for Prefect, and a client of the configured server: none is started where none is configured.
+
+    Raises `ConfigurationError` as `configured_prefect.asking` does.
+    """
+    _make_environment()
+    with tempfile.TemporaryDirectory() as folder:
+        give_home(Path(folder))
+        with configured_prefect.asking() as client:
+            yield client
+
+
+def _make_environment() -> None:
+    os.environ.update(SETTINGS | os.environ)
+    ask_loopback_directly()
 
 
 def _may_be_configured() -> bool:

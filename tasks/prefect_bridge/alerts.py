@@ -21,7 +21,7 @@ ROT = "holdfast.rot"
 RUN_ENDED = "holdfast.run-ended"
 SAVE_FAILED = "holdfast.save-failed"
 SEGMENT_LOST = "holdfast.segment-lost"
-# All that deployments/alerts.yaml sends on, and that deployments/runbook.md explains.
+# All that `holdfast deploy` has sent on, and that deployments/runbook.md explains.
 EVENTS = (
     AUDIT_VIOLATION, FALLBACK, GATE_REJECTED, LOW_DISK, NO_PROGRESS, PASSED_OVER, ROLLBACK, ROT, RUN_ENDED, SAVE_FAILED,
     SEGMENT_LOST,

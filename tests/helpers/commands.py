@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import shlex
+import stat
 import subprocess
 import sys
 import time
@@ -118,6 +120,20 @@ class Runner:
     def assignments(self, **settings: Any) -> list[str]:
         """All settings as KEY=VALUE."""
         return [f"{key.replace('__', '.')}={value}" for key, value in {**self.settings, **settings}.items()]
+
+
+def write_programs(folder: Path) -> Path:
+    """The programs that the guides name, of this very project, in a new folder for PATH."""
+    folder.mkdir()
+    for name, options in (("holdfast", ["-m", "flows.cli"]), ("prefect", ["-m", "prefect"]), ("python", [])):
+        write_program(folder / name, "env", f"PYTHONPATH={ROOT}", sys.executable, *options)
+    return folder
+
+
+def write_program(path: Path, *command: str) -> None:
+    """A program that is this command, with what is given to it behind it."""
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
 def call_here(arguments: Sequence[object]) -> "subprocess.CompletedProcess[str]":

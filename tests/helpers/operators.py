@@ -23,7 +23,7 @@ from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
 from tasks.corpora.generate import generate_corpus
-from tests.helpers.commands import ROOT
+from tests.helpers.commands import COMMAND, ROOT
 from tests.helpers.prefect_server import ANSWER_SECONDS, running
 
 WAIT_SECONDS = 150.0
@@ -33,6 +33,7 @@ SOON_SECONDS = 10  # twice as long as the server takes to see that a schedule ha
 MINUTE_SECONDS = 60
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 PREFECT = (sys.executable, "-m", "prefect", "--no-prompt")
+WORKER = ("worker", "start", "--pool", "holdfast")  # by the README
 CORPUS_ROWS = 600
 # Comes to its end in no test: a signal or the time budget is what stops it, or a smaller number of steps.
 ENDLESS = 1_000_000
@@ -83,12 +84,12 @@ class Operator:
 
     def deployment(self, name: str) -> dict[str, Any]:
         """A deployment as the server knows it; its name is FLOW/DEPLOYMENT."""
-        return dict(self._request("GET", f"/deployments/name/{name}"))
+        return dict(self.request("GET", f"/deployments/name/{name}"))
 
-    def submit(self, name: str, **parameters: Any) -> str:
-        """Ask for a flow run, as the form of the UI does."""
+    def submit(self, name: str, tags: Sequence[str] = (), **parameters: Any) -> str:
+        """Ask for a flow run, as the form of the UI does; tags may be given there too."""
         url = f"/deployments/{self.deployment(name)['id']}/create_flow_run"
-        return str(self._request("POST", url, json={"parameters": parameters})["id"])
+        return str(self.request("POST", url, json={"parameters": parameters, "tags": list(tags)})["id"])
 
     def begin_by_itself(self, name: str, **parameters: Any) -> None:
         """Let the deployment's schedule begin a flow run soon, and one a minute after that."""
@@ -97,7 +98,7 @@ class Operator:
         rule = {"interval": MINUTE_SECONDS, "anchor_date": soon.isoformat()}
         content = {"active": True, "schedule": rule, "parameters": parameters}
         for schedule in deployment["schedules"]:
-            self._request("PATCH", f"/deployments/{deployment['id']}/schedules/{schedule['id']}", json=content)
+            self.request("PATCH", f"/deployments/{deployment['id']}/schedules/{schedule['id']}", json=content)
 
     def rest(self, name: str) -> None:
         """Pause all schedules of a deployment; what they have planned is not begun."""
@@ -111,11 +112,11 @@ class Operator:
             "deployments": {"id": {"any_": [self.deployment(name)["id"]]}},
             "flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}},
         }
-        return [str(found["id"]) for found in self._request("POST", "/flow_runs/filter", json=wanted)]
+        return [str(found["id"]) for found in self.request("POST", "/flow_runs/filter", json=wanted)]
 
     def pause(self, deployment: str, schedule: str) -> None:
         """Pause one schedule of a deployment."""
-        self._request("PATCH", f"/deployments/{deployment}/schedules/{schedule}", json={"active": False})
+        self.request("PATCH", f"/deployments/{deployment}/schedules/{schedule}", json={"active": False})
 
     def begin(self, run: str, *assignments: str) -> str:
         """Ask for a flow run that trains a new run, by the configuration `tiny.toml`; it has got on."""
@@ -127,65 +128,77 @@ class Operator:
         """Ask for a flow run and wait for its final state."""
         flow_run = self.submit(name, **parameters)
         self.wait(lambda: self.states(flow_run)[-1]["type"] in ENDED)
-        return dict(self._request("GET", f"/flow_runs/{flow_run}"))
+        return dict(self.request("GET", f"/flow_runs/{flow_run}"))
 
     def cancel(self, flow_run: str) -> None:
         """Press Cancel."""
         state = {"type": "CANCELLING", "name": "Cancelling"}
-        self._request("POST", f"/flow_runs/{flow_run}/set_state", json={"state": state})
+        self.request("POST", f"/flow_runs/{flow_run}/set_state", json={"state": state})
 
     def suspend(self, flow_run: str) -> None:
         """Press Pause, which the UI offers and which suspends a flow run."""
         details = {"pause_timeout": None, "pause_reschedule": True}
         state = {"type": "PAUSED", "name": "Suspended", "state_details": details}
-        self._request("POST", f"/flow_runs/{flow_run}/set_state", json={"state": state})
+        self.request("POST", f"/flow_runs/{flow_run}/set_state", json={"state": state})
 
     def reschedule(self, flow_run: str) -> None:
         """Do what Retry does, which the UI offers of flow runs that are shown as ended, and the API of all."""
         state = {"type": "SCHEDULED", "name": "AwaitingRetry", "message": "Retry from the UI"}
-        self._request("POST", f"/flow_runs/{flow_run}/set_state", json={"state": state, "force": True})
+        self.request("POST", f"/flow_runs/{flow_run}/set_state", json={"state": state, "force": True})
 
     def call_crashed(self, flow_run: str) -> None:
         """As an automation does with a flow run that it has not heard of."""
         state = {"type": "CRASHED", "name": "Crashed", "message": "Not heard of for 90 s."}
-        self._request("POST", f"/flow_runs/{flow_run}/set_state", json={"state": state, "force": True})
+        self.request("POST", f"/flow_runs/{flow_run}/set_state", json={"state": state, "force": True})
 
     def resume(self, flow_run: str) -> None:
         """Press Resume."""
-        self._request("POST", f"/flow_runs/{flow_run}/resume", json={})
+        self.request("POST", f"/flow_runs/{flow_run}/resume", json={})
 
     def flow_runs(self, name: str) -> list[str]:
         """The flow runs of a deployment that have begun, and those that are to begin without its schedule."""
         wanted = {"deployments": {"id": {"any_": [self.deployment(name)["id"]]}}}
-        found = self._request("POST", "/flow_runs/filter", json=wanted)
+        found = self.request("POST", "/flow_runs/filter", json=wanted)
         return [str(run["id"]) for run in found if not run["auto_scheduled"] or run["start_time"]]
+
+    def tags(self, flow_run: str) -> list[str]:
+        """The tags of a flow run."""
+        return list(self.request("GET", f"/flow_runs/{flow_run}")["tags"])
 
     def steps(self, flow_run: str) -> dict[str, str]:
         """The steps of a flow run, by name: the type of each one's state."""
         wanted = {"task_runs": {"flow_run_id": {"any_": [flow_run]}}}
-        found = self._request("POST", "/task_runs/filter", json=wanted)
+        found = self.request("POST", "/task_runs/filter", json=wanted)
         return {step["name"]: step["state"]["type"] for step in found if step["state"]}
 
     def artifacts(self, flow_run: str) -> dict[str, dict[str, Any]]:
         """The artifacts of a flow run, by key."""
         wanted = {"artifacts": {"flow_run_id": {"any_": [flow_run]}}}
-        return {found["key"]: found for found in self._request("POST", "/artifacts/filter", json=wanted)}
+        return {found["key"]: found for found in self.request("POST", "/artifacts/filter", json=wanted)}
 
     def states(self, flow_run: str) -> list[dict[str, Any]]:
         """All states that a flow run has been in, the oldest first."""
-        found = self._request("GET", "/flow_run_states/", params={"flow_run_id": flow_run})
+        found = self.request("GET", "/flow_run_states/", params={"flow_run_id": flow_run})
         return sorted(found, key=lambda state: state["timestamp"])
 
     def find_training(self, flow_run: str) -> str:
         """The run of the flow `train` that a deployed flow made."""
         parents = {"flow_runs": {"parent_flow_run_id": {"any_": [flow_run]}}}
-        (found,) = self._request("POST", "/flow_runs/filter", json=parents)
+        (found,) = self.request("POST", "/flow_runs/filter", json=parents)
         return str(found["id"])
 
     def events(self, name: str, resource: str) -> list[dict[str, Any]]:
         """The events of this name, about this, that the server has heard of."""
         wanted = {"event": {"name": [name]}, "resource": {"id": [resource]}}
-        return list(self._request("POST", "/events/filter", json={"filter": wanted})["events"])
+        return list(self.request("POST", "/events/filter", json={"filter": wanted})["events"])
+
+    def automations(self, beginning: str) -> dict[str, dict[str, Any]]:
+        """The automations whose names begin so, by name; fails if there are two of one name."""
+        all_named = self.request("POST", "/automations/filter", json={})
+        found = [automation for automation in all_named if automation["name"].startswith(beginning)]
+        by_name = {automation["name"]: automation for automation in found}
+        assert len(by_name) == len(found)
+        return by_name
 
     def scheduled_times(self, name: str) -> list[datetime]:
         """When the flow runs begin that the server itself has planned."""
@@ -193,7 +206,7 @@ class Operator:
             "deployments": {"id": {"any_": [self.deployment(name)["id"]]}},
             "flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}},
         }
-        found = self._request("POST", "/flow_runs/filter", json=planned)
+        found = self.request("POST", "/flow_runs/filter", json=planned)
         return sorted(datetime.fromisoformat(run["expected_start_time"]) for run in found if run["auto_scheduled"])
 
     def state(self, run: str = "tiny") -> RunState:
@@ -221,7 +234,7 @@ class Operator:
                 raise TimeoutError(f"not within {WAIT_SECONDS:.0f} s:\n{log}")
             time.sleep(POLL_SECONDS)  # what is waited for stands in a store or on the server, which are asked again
 
-    def _request(self, method: str, url: str, **content: Any) -> Any:
+    def request(self, method: str, url: str, **content: Any) -> Any:
         """The server says 503 while its database is locked; Prefect's own clients ask again too."""
         for _ in range(ATTEMPTS):
             response = self.api.request(method, url, **content)
@@ -250,19 +263,19 @@ def operating_with_automations(folder: Path, environment: Mapping[str, str]) -> 
 
 
 def create_automations(folder: Path, environment: Mapping[str, str]) -> None:
-    """Those of `deployments/automations.yaml`, by the README's command."""
-    automations = str(ROOT / "deployments/automations.yaml")
-    command = [*PREFECT, "automation", "create", "--from-file", automations]
-    subprocess.run(command, env=dict(environment), cwd=folder, check=True, capture_output=True)
+    """Those that all deployments share, by the README's command."""
+    given = {**environment, "PYTHONPATH": str(ROOT)}
+    subprocess.run([*COMMAND, "deploy"], env=given, cwd=folder, check=True, capture_output=True)
 
 
 @contextmanager
-def deployed(folder: Path, prefect: Sequence[str], environment: Mapping[str, str]) -> Iterator[Operator]:
+def deployed(
+    folder: Path, prefect: Sequence[str], environment: Mapping[str, str], has_pool: bool = False
+) -> Iterator[Operator]:
     """All deployments deployed from `folder`, by the commands of the README."""
-    for command in (
-        ["work-pool", "create", "holdfast", "--type", "process", "--overwrite"],
-        ["deploy", "--all", "--prefect-file", str(ROOT / "deployments/prefect.yaml")],
-    ):
+    pool = ["work-pool", "create", "holdfast", "--type", "process", "--overwrite"]
+    deploy = ["deploy", "--all", "--prefect-file", str(ROOT / "deployments/prefect.yaml")]
+    for command in [deploy] if has_pool else [pool, deploy]:
         result = subprocess.run([*prefect, *command], cwd=folder, env=dict(environment), capture_output=True, text=True)
         assert result.returncode == 0, result.stdout + result.stderr
     with httpx.Client(base_url=environment["PREFECT_API_URL"], trust_env=False, timeout=ANSWER_SECONDS) as api:
@@ -282,7 +295,7 @@ def working(
     for deployment in ("scheduled/train", "scrub/scrub"):
         operator.rest(deployment)
     limit = [] if most_flow_runs is None else ["--limit", str(most_flow_runs)]
-    command = [*prefect, "worker", "start", "--pool", "holdfast", "--type", "process", *limit]
+    command = [*prefect, *WORKER, *limit]
     asking = {"PREFECT_WORKER_QUERY_SECONDS": str(query_seconds)}
     with running(command, {**environment, **asking}, operator.worker_log, folder) as worker:
         yield worker

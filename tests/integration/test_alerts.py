@@ -1,6 +1,7 @@
 """What an operator set up by the README's commands is sent: a real server, its automation, a webhook, real runs.
 
-In `make test`: the automation names each event in `test_runbook.py`, a real server gets one in `test_deployments.py`.
+In `make test`: what the automation sends is looked at in `test_deploy_command.py`, and a real server gets an event in
+`test_deployments.py`.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ import pytest
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from tasks.prefect_bridge.alerts import EVENTS, NO_PROGRESS, RUN_ENDED, SEGMENT_LOST
-from tests.helpers.commands import ROOT, Runner, kill_everything, processes_mentioning, wait_until
+from tests.helpers.commands import ROOT, Runner, kill_everything, processes_mentioning, wait_until, write_programs
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.prefect_server import running_prefect_server
 from tests.helpers.tiny_runs import write_tiny_configuration
@@ -29,7 +30,8 @@ from tests.helpers.tiny_runs import write_tiny_configuration
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 HOOK = "https://example.org/hook"
-COMMANDS = re.compile(r"^```sh\n(block=.*?)^```$", re.MULTILINE | re.DOTALL)
+TEAM = "search"
+COMMANDS = re.compile(r"^```sh\n(python -c .*?)^```$", re.MULTILINE | re.DOTALL)
 # More than a run makes between two looks at it, and more than any makes here.
 STEPS, ENDLESS = 400, 1_000_000
 # A flow run of a deployment, which has this tag, is found to be dead. Then tasks raise alerts within a flow run.
@@ -51,9 +53,10 @@ def tell_everything():
         alert(name, "/store/runs/told", f"the words of {name}", run=sys.argv[1])
 
 crash(return_state=True)  # one that is nobody's matter here
-with tags("holdfast"):
+with tags("holdfast", *sys.argv[2:]):
     crash(return_state=True)
-tell_everything()
+with tags(*sys.argv[2:]):
+    tell_everything()
 """
 
 
@@ -71,13 +74,14 @@ class Phone:
 
 
 @pytest.fixture(scope="module")
-def phone() -> Iterator[Phone]:
-    """A web server that takes what a notification block posts."""
-    texts: list[str] = []
+def phones() -> Iterator[dict[str, Phone]]:
+    """A web server that takes what notification blocks post, each at an address of its own: of all, and of the team."""
+    texts: dict[str, list[str]] = {"hook": [], TEAM: []}
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            texts.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
+            text = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"]
+            texts[self.path.strip("/")].append(text)
             self.send_response(200)
             self.end_headers()
 
@@ -87,10 +91,16 @@ def phone() -> Iterator[Phone]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = Thread(target=server.serve_forever)
     thread.start()
-    yield Phone(f"http://127.0.0.1:{server.server_port}/hook", texts)
+    yield {name: Phone(f"http://127.0.0.1:{server.server_port}/{name}", texts[name]) for name in texts}
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture(scope="module")
+def phone(phones: dict[str, Phone]) -> Phone:
+    """Of who is told of all runs."""
+    return phones["hook"]
 
 
 @pytest.fixture(scope="module")
@@ -98,17 +108,20 @@ def environment(tmp_path_factory: pytest.TempPathFactory, phone: Phone) -> Itera
     """A server of its own, with automations; the one of the README is created by the README's commands."""
     home = tmp_path_factory.mktemp("prefect")
     with running_prefect_server(home, with_automations=True) as environment:
-        (commands,) = COMMANDS.findall((ROOT / "deployments/README.md").read_text(encoding="utf-8"))
-        assert HOOK in commands
-        folder = tmp_path_factory.mktemp("operator")
-        (folder / "deployments").symlink_to(ROOT / "deployments")
-        programs = str(Path(sys.executable).parent)
-        typed = subprocess.run(
-            ["bash", "-ec", commands.replace(HOOK, phone.url)], cwd=folder, capture_output=True, text=True,
-            env=environment | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
-        )  # fmt: skip
-        assert typed.returncode == 0, typed.stdout + typed.stderr
+        programs = write_programs(tmp_path_factory.mktemp("operator") / "programs")
+        environment["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        type_commands(COMMANDS, {HOOK: phone.url}, environment, programs)
         yield environment
+
+
+def type_commands(commands: re.Pattern[str], urls: dict[str, str], environment: dict[str, str], folder: Path) -> None:
+    """Those of the README that match, with other addresses."""
+    (text,) = commands.findall((ROOT / "deployments/README.md").read_text(encoding="utf-8"))
+    for url, real in urls.items():
+        assert url in text
+        text = text.replace(url, real)
+    typed = subprocess.run(["bash", "-ec", text], cwd=folder, capture_output=True, text=True, env=environment)
+    assert typed.returncode == 0, typed.stdout + typed.stderr
 
 
 @pytest.fixture
@@ -174,8 +187,9 @@ def test_of_data_that_a_person_has_to_put_right_it_is_told_once_with_the_message
     assert "length" in text
 
 
-def tell_everything(environment: dict[str, str], run: str) -> None:
-    command = [sys.executable, "-c", FLOWS, run]
+def tell_everything(environment: dict[str, str], run: str, *tags: str) -> None:
+    """A flow run of a deployment with these tags, that crashes; and one of which all alerts are raised."""
+    command = [sys.executable, "-c", FLOWS, run, *tags]
     called = subprocess.run(command, env=environment | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert called.returncode == 0, called.stderr
 

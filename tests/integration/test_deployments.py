@@ -4,6 +4,9 @@ Holdfast is installed from its wheel, and the folders that are deployed from and
 `tasks`, ... of their own.
 """
 
+import os
+import re
+import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -17,11 +20,21 @@ from flows.resume import resume
 from storage.objects.local_store import LocalStore
 from storage.runs.run_state import RunState
 from tasks.corpora.generate import generate_corpus
-from tests.helpers.commands import ROOT, call_here, processes_mentioning
+from tests.helpers.commands import ROOT, call_here, processes_mentioning, write_program
 from tests.helpers.kept_runs import make_kept_run
-from tests.helpers.operators import CONFIGURATION, ENDED, ENDLESS, Operator, deployed, kill_all, working
+from tests.helpers.operators import CONFIGURATION, ENDED, ENDLESS, WORKER, Operator, deployed, kill_all, working
 from tests.helpers.wheels import Installed, without_python_path, write_own_packages
 
+# From nothing to a scheduled run with alerts: the lines of the guide.
+LINES = re.compile(r"^## Set it up$.*?^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MOST_LINES = 8
+SERVER_LINE = "prefect server start"
+GUIDE_ADDRESS = "http://127.0.0.1:4200/api"
+# What both ways to deploy have in common.
+ALIKE = (
+    "entrypoint", "tags", "work_pool_name", "job_variables", "pull_steps", "parameter_openapi_schema",
+    "enforce_parameter_schema", "paused", "global_concurrency_limit",
+)  # fmt: skip
 DRILL_STEPS = 3000  # enough for a kill in the middle of it on a quick machine
 DRILL_SEED = 20
 MORE_STEPS = 40
@@ -32,7 +45,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What an operator deploys from: a configuration file and, relative to it, data and store."""
     folder = tmp_path_factory.mktemp("operator")
     # Tests wait for checkpoints again and again.
-    (folder / "tiny.toml").write_text(CONFIGURATION.replace("every_steps = 400", "every_steps = 100"))
+    for name in ("run.toml", "tiny.toml"):
+        (folder / name).write_text(CONFIGURATION.replace("every_steps = 400", "every_steps = 100"))
     generate_corpus(folder / "corpus", "policy", 600)
     write_own_packages(folder)
     return folder
@@ -50,8 +64,32 @@ def environment(prefect_server: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def operator(folder: Path, prefect: list[str], environment: dict[str, str]) -> Iterator[Operator]:
-    with deployed(folder, prefect, environment) as operator:
+def typed(
+    folder: Path,
+    prefect: list[str],
+    environment: dict[str, str],
+    installed: Installed,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> str:
+    """What is printed where the guide's lines from nothing to a scheduled run are typed, but for server and worker."""
+    (block,) = LINES.findall((ROOT / "deployments/README.md").read_text(encoding="utf-8"))
+    lines = [line for line in block.splitlines() if line]
+    assert len(lines) <= MOST_LINES
+    assert lines[1] == SERVER_LINE and lines[-1] == f"prefect {' '.join(WORKER)}"
+    programs = tmp_path_factory.mktemp("programs")
+    write_program(programs / "prefect", *prefect)
+    path = os.pathsep.join([str(programs), str(installed.programs), os.environ["PATH"]])
+    text = "\n".join([lines[0], *lines[2:-1]]).replace(GUIDE_ADDRESS, environment["PREFECT_API_URL"])
+    done = subprocess.run(
+        ["bash", "-ec", text], cwd=folder, env=environment | {"PATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def operator(folder: Path, prefect: list[str], environment: dict[str, str], typed: str) -> Iterator[Operator]:
+    with deployed(folder, prefect, environment, has_pool=True) as operator:
         yield operator
 
 
@@ -60,6 +98,7 @@ def worked(operator: Operator, prefect: list[str], environment: dict[str, str]) 
     """A worker is there, in another folder than the one deployed from."""
     elsewhere = operator.folder / "elsewhere"
     write_own_packages(elsewhere)
+    operator.rest("scheduled/tiny")
     with working(operator, prefect, environment, elsewhere):
         yield operator
 
@@ -67,7 +106,7 @@ def worked(operator: Operator, prefect: list[str], environment: dict[str, str]) 
 @pytest.fixture(scope="module")
 def cancelled(worked: Operator) -> str:
     """A flow run whose ranks were killed at once, then when they had got on, and that was then cancelled."""
-    flow_run = worked.submit("scheduled/train", configuration="tiny.toml")
+    flow_run = worked.submit("scheduled/tiny")
     ranks = str(worked.folder / "store/.tmp/scratch/runs/tiny")
     worked.wait(lambda: bool(processes_mentioning(ranks)))
     kill_all(processes_mentioning(ranks))
@@ -98,6 +137,27 @@ def test_all_are_deployed_to_the_pool_without_a_limit_whose_loss_would_end_train
         assert step == {"prefect.deployments.steps.set_working_directory": {"directory": str(operator.folder)}}
 
 
+def test_the_lines_of_the_guide_make_a_deployment_as_prefect_yaml_has_it(operator: Operator, typed: str) -> None:
+    tiny, train = (operator.deployment(f"scheduled/{name}") for name in ("tiny", "train"))
+    for field in ALIKE:
+        assert tiny[field] == train[field], field
+    (schedule,), (other) = tiny["schedules"], train["schedules"]
+    assert schedule["schedule"] == other[0]["schedule"]
+    assert tiny["parameters"] == {"configuration": str(operator.folder / "run.toml")}
+    assert "Created: deployment scheduled/tiny" in typed
+
+
+def test_the_lines_of_the_guide_have_people_told(operator: Operator, typed: str) -> None:
+    found = operator.automations("holdfast-")
+    assert set(found) == {
+        "holdfast-alerts", "holdfast-crashes", "holdfast-crash-silent-flow-runs", "holdfast-start-the-next-flow-run",
+    }  # fmt: skip
+    block = operator.api.get("/block_types/slug/slack-webhook/block_documents/name/holdfast").json()
+    for name in ("holdfast-alerts", "holdfast-crashes"):
+        assert [action["block_document_id"] for action in found[name]["actions"]] == [block["id"]]
+        assert f"Created: automation {name}\n" in typed
+
+
 def test_train_is_on_a_schedule_and_nothing_but_the_end_of_the_run_ends_a_flow_run(operator: Operator) -> None:
     deployment = operator.deployment("scheduled/train")
     (schedule,) = deployment["schedules"]
@@ -112,9 +172,10 @@ def test_what_is_kept_is_scrubbed_every_night(operator: Operator) -> None:
     assert schedule["active"] and schedule["schedule"]["cron"] == "0 3 * * *"
 
 
-def test_the_server_plans_the_flow_runs_of_the_schedule(operator: Operator) -> None:
-    operator.wait(lambda: len(operator.scheduled_times("scheduled/train")) >= 3)
-    first, second, third = operator.scheduled_times("scheduled/train")[:3]
+@pytest.mark.parametrize("name", ["scheduled/train", "scheduled/tiny"])
+def test_the_server_plans_the_flow_runs_of_the_schedule(name: str, operator: Operator) -> None:
+    operator.wait(lambda: len(operator.scheduled_times(name)) >= 3)
+    first, second, third = operator.scheduled_times(name)[:3]
     assert first.minute % 5 == 0
     assert second - first == third - second == timedelta(minutes=5)
 
@@ -176,7 +237,7 @@ def test_a_cancelled_flow_run_saves_and_ends_as_cancelled_and_the_next_one_goes_
 @pytest.mark.usefixtures("cancelled")
 def test_a_stop_by_the_store_ends_everything_as_cancelled_with_no_step_lost(worked: Operator) -> None:
     before = worked.state().promoted
-    flow_run = worked.submit("scheduled/train", configuration="tiny.toml")
+    flow_run = worked.submit("scheduled/train", tags=["holdfast", "team-a"], configuration="tiny.toml")
     worked.wait(lambda: worked.segment_has_saved(4))
     stopped = call_here(["stop", worked.folder / "store/runs/tiny"])
     assert stopped.returncode == 0, stopped.stderr
@@ -186,6 +247,8 @@ def test_a_stop_by_the_store_ends_everything_as_cancelled_with_no_step_lost(work
     for one in (flow_run, training):
         state = worked.states(one)[-1]
         assert state["type"] == "CANCELLED", worked.worker_log.read_text()
+        # By which its team is told of it, and what is silent is called crashed.
+        assert set(worked.tags(one)) == {"holdfast", "team-a"}
         assert "asked for the end of training with `holdfast stop`" in state["message"]
     segment = worked.state().segments[3]
     assert (segment.outcome, segment.steps_lost) == ("preempted", 0)

@@ -3,19 +3,16 @@
 import os
 import re
 import shlex
-import stat
 import subprocess
-import sys
 import tomllib
 from dataclasses import replace
 from typing import get_args
 
 import pytest
-import yaml
 
 from storage.runs.run_state import Outcome
 from tasks.prefect_bridge.alerts import EVENTS
-from tests.helpers.commands import ROOT, RUN_SECONDS, Runner, call_here
+from tests.helpers.commands import ROOT, RUN_SECONDS, Runner, call_here, write_programs
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.tiny_runs import write_tiny_configuration
 
@@ -44,12 +41,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory, prefect_server: dict[str, st
     configuration = write_tiny_configuration(folder, "small", folder / "store", folder / "data")
     # So many that some saves are complete before the last one is due: an advice is computed from what they took.
     configuration.write_text(configuration.read_text().replace("\nsteps = 4\n", f"\nsteps = {STEPS}\n"))
-    programs = folder / "programs"
-    programs.mkdir()
-    for name, module in (("holdfast", "flows.cli"), ("prefect", "prefect")):
-        program = programs / name
-        program.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m {module} "$@"\n')
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    programs = write_programs(folder / "programs")
     runner = Runner(configuration, {"run": "small", "store": folder / "store"}, prefect_server)
     runner.prepare()
     runner.run(checkpoint__every_steps=50)
@@ -97,12 +89,6 @@ def test_every_outcome_and_every_event_has_a_row() -> None:
     assert set(get_args(Outcome)) - set(explained) == set()
     assert set(EVENTS) - set(explained) == set()
     assert {name for name in explained if name.startswith("holdfast.")} - set(EVENTS) == set()
-
-
-def test_every_event_is_sent_on_by_the_automation() -> None:
-    alerts, crashes = yaml.safe_load((DEPLOYMENTS / "alerts.yaml").read_text(encoding="utf-8"))["automations"]
-    assert sorted(alerts["trigger"]["expect"]) == sorted(EVENTS)
-    assert crashes["trigger"]["expect"] == ["prefect.flow-run.Crashed"]
 
 
 def test_every_final_state_of_a_flow_run_has_a_row() -> None:

@@ -25,7 +25,7 @@ pytestmark = [
     ),
 ]
 
-# Longer than the 90 s after which automations.yaml calls a silent flow run crashed.
+# Longer than the 90 s after which the automation calls a silent flow run crashed.
 AWAY_SECONDS = 120.0
 STATE_SECONDS = 120.0  # within so long all is shown as it is
 LOOK_SECONDS = 1.0

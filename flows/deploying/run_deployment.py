@@ -1,0 +1,218 @@
+"""The deployment of one run on a Prefect server: what is wanted of it, made where it is missing, put right, taken away.
+
+Invariant: a deployment belongs to the run whose address is its label; another one of this name is left alone. What a
+person may have changed stays: whether the deployment or its schedule is paused, further schedules, a limit, and
+further settings for the worker's processes.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
+from prefect.client.schemas.filters import WorkerFilter, WorkerFilterStatus
+from prefect.client.schemas.objects import WorkerStatus
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.exceptions import ObjectNotFound
+from prefect.utilities.callables import parameter_schema
+from pydantic import ValidationError
+
+from flows.deployed import TAG
+from flows.deploying.automations import HEARTBEAT_SECONDS
+from flows.deploying.changes import Change
+from flows.scheduled import scheduled
+from storage.errors import ConfigurationError
+from tasks.text import listed
+
+ENTRYPOINT = "holdfast.deployments.scheduled"
+RUN_LABEL = "holdfast.run"
+# By which ours is known among the schedules of a deployment.
+SLUG = "holdfast"
+TIMEZONE = "UTC"
+# As in deployments/prefect.yaml, which says what each is for.
+ENVIRONMENT = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "holdfast",
+    "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
+}
+# Prefect's fields in words, and those whose value is said.
+WORDS = {
+    "work_pool_name": "work pool",
+    "tags": "tags",
+    "parameters": "another configuration",
+    "pull_steps": "another folder",
+    "entrypoint": "another flow",
+    "job_variables": "other settings of its processes",
+    "description": "another description",
+    "parameter_openapi_schema": "another form",
+    "enforce_parameter_schema": "a form that is checked",
+}
+SHOWN = ("work_pool_name", "tags")
+DESCRIPTION = """\
+Trains {run}, until it is complete or its machine is taken away; the next flow run goes on. One that finds the run
+complete ends at once, one that finds it in training is skipped.
+
+Made by `holdfast deploy`; the configuration is {configuration}.
+"""
+
+
+@dataclass(frozen=True)
+class RunDeployment:
+    """What is wanted: the worker does in `folder` what `holdfast run CONFIGURATION --set ...` would do there."""
+
+    name: str
+    run: str  # the run's address
+    configuration: str  # absolute path
+    assignments: tuple[str, ...]
+    folder: str
+    pool: str
+    cron: str
+    team: str | None
+
+    @property
+    def full_name(self) -> str:
+        return full_name(self.name)
+
+    @cached_property
+    def schedule(self) -> CronSchedule:
+        """Raises `ConfigurationError`."""
+        try:
+            return CronSchedule(cron=self.cron, timezone=TIMEZONE)
+        except ValidationError:
+            raise ConfigurationError(
+                f"--schedule {self.cron!r} is not a schedule as cron has it. It takes minute, hour, day of the month, "
+                'month and day of the week, for instance "*/5 * * * *" for every five minutes, in UTC.'
+            ) from None
+
+    def fields(self, found: DeploymentResponse | None) -> dict[str, Any]:
+        """What the deployment's fields are to be, by Prefect's names for them."""
+        variables = {} if found is None else found.job_variables
+        given = {"assignments": list(self.assignments)} if self.assignments else {}
+        return {
+            "work_pool_name": self.pool,
+            "tags": [TAG] if self.team is None else [TAG, self.team],
+            "parameters": {"configuration": self.configuration, **given},
+            "pull_steps": [{"prefect.deployments.steps.set_working_directory": {"directory": self.folder}}],
+            "entrypoint": ENTRYPOINT,
+            "job_variables": {**variables, "env": {**variables.get("env", {}), **ENVIRONMENT}},
+            "description": DESCRIPTION.format(run=self.run, configuration=self.configuration),
+            "parameter_openapi_schema": json.loads(parameter_schema(scheduled).model_dump_json(exclude_unset=True)),
+            "enforce_parameter_schema": True,
+        }
+
+
+def full_name(name: str) -> str:
+    """FLOW/DEPLOYMENT, as Prefect's commands take it."""
+    return f"{scheduled.name}/{name}"
+
+
+def find_deployment(client: SyncPrefectClient, name: str, run: str) -> DeploymentResponse | None:
+    """The run's deployment of this name. Raises `ConfigurationError` if it is of something else."""
+    try:
+        found = client.read_deployment_by_name(full_name(name))
+    except ObjectNotFound:
+        return None
+    if (owner := found.labels.get(RUN_LABEL)) == run:
+        return found
+    whose = f"is of the run {owner}" if owner else "was not made by `holdfast deploy`"
+    raise ConfigurationError(
+        f"The deployment {full_name(name)} on the server {whose}, and is left as it is. Give the one of {run} "
+        f"another name with --name, or delete that one first: prefect deployment delete {full_name(name)}"
+    )
+
+
+def put_deployment(
+    client: SyncPrefectClient, wanted: RunDeployment, found: DeploymentResponse | None
+) -> tuple[list[Change], list[str]]:
+    """Have the run's deployment, `found` or new, and its schedule as is wanted: what was done, and what to know of it.
+
+    Raises `ConfigurationError` if the work pool is not there, or the schedule is none.
+    """
+    schedule = wanted.schedule
+    notes = _look_at_pool(client, wanted.pool)
+    if found is None:
+        _create(client, wanted)
+        return [
+            Change("created", "deployment", wanted.full_name, f"of {wanted.run}, on the work pool {wanted.pool}"),
+            Change("created", "schedule", wanted.full_name, f'"{schedule.cron}" in {TIMEZONE}'),
+        ], notes
+    done = [_update(client, wanted, found), _put_schedule(client, wanted, found)]
+    return done, _describe_pauses(found) + notes
+
+
+def remove_deployment(client: SyncPrefectClient, found: DeploymentResponse) -> Change:
+    """Take a deployment away, with its schedules and what they have planned: what was done."""
+    client.delete_deployment(found.id)
+    return Change("removed", "deployment", full_name(found.name), "and its schedule")
+
+
+def team_of(found: DeploymentResponse) -> str | None:
+    """The team whose tag a deployment has."""
+    return next((tag for tag in found.tags if tag != TAG), None)
+
+
+def _look_at_pool(client: SyncPrefectClient, pool: str) -> list[str]:
+    """Whether a worker is there. Raises `ConfigurationError` if there is no such pool."""
+    try:
+        client.read_work_pool(pool)
+    except ObjectNotFound:
+        raise ConfigurationError(
+            f"The server has no work pool {pool!r}. Create it, or give another one with --pool: "
+            f"prefect work-pool create {pool} --type process"
+        ) from None
+    online = WorkerFilter(status=WorkerFilterStatus(any_=[WorkerStatus.ONLINE]))
+    if client.read_workers_for_work_pool(pool, worker_filter=online):
+        return []
+    return [f"No worker of the pool {pool} is there. On each machine that trains: prefect worker start --pool {pool}"]
+
+
+def _create(client: SyncPrefectClient, wanted: RunDeployment) -> None:
+    content = wanted.fields(None) | {
+        "name": wanted.name,
+        "flow_id": str(client.create_flow_from_name(scheduled.name)),
+        "labels": {RUN_LABEL: wanted.run},  # Prefect's own call has none
+        "schedules": [{"schedule": wanted.schedule.model_dump(mode="json"), "active": True, "slug": SLUG}],
+    }
+    client.request("POST", "/deployments/", json=content)
+
+
+def _update(client: SyncPrefectClient, wanted: RunDeployment, found: DeploymentResponse) -> Change:
+    fields = wanted.fields(found)
+    different = {field: value for field, value in fields.items() if getattr(found, field) != value}
+    if not different:
+        return Change("unchanged", "deployment", wanted.full_name)
+    client.update_deployment(found.id, DeploymentUpdate(**different))
+    changed = [
+        f"{WORDS[field]} {listed(value) if field == 'tags' else value}" if field in SHOWN else WORDS[field]
+        for field, value in different.items()
+    ]
+    return Change("updated", "deployment", wanted.full_name, f"now {', '.join(changed)}")
+
+
+def _put_schedule(client: SyncPrefectClient, wanted: RunDeployment, found: DeploymentResponse) -> Change:
+    ours = next((schedule for schedule in found.schedules if schedule.slug == SLUG), None)
+    if ours is None:
+        made = DeploymentScheduleCreate(schedule=wanted.schedule, active=True, slug=SLUG)
+        client.create_deployment_schedules(found.id, [made])
+        return Change("created", "schedule", wanted.full_name, f'"{wanted.cron}" in {TIMEZONE}')
+    if ours.schedule == wanted.schedule:
+        return Change("unchanged", "schedule", wanted.full_name)
+    client.update_deployment_schedule(found.id, ours.id, schedule=wanted.schedule)
+    was = ours.schedule.cron if isinstance(ours.schedule, CronSchedule) else "another kind"
+    return Change("updated", "schedule", wanted.full_name, f'"{was}" before, "{wanted.cron}" now, in {TIMEZONE}')
+
+
+def _describe_pauses(found: DeploymentResponse) -> list[str]:
+    """What a person has paused, and how it goes on."""
+    name = full_name(found.name)
+    paused = [schedule for schedule in found.schedules if schedule.slug == SLUG and not schedule.active]
+    notes = [
+        f"The schedule was paused, and stays so: prefect deployment schedule resume {name} {schedule.id}"
+        for schedule in paused
+    ]
+    return notes + ([f"The deployment {name} was paused in the UI, and stays so."] if found.paused else [])

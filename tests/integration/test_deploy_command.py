@@ -1,0 +1,334 @@
+"""`holdfast deploy` on a real server: what it makes, that the second time changes nothing, and what it takes away.
+
+The commands run in this process. That a worker trains what is deployed is shown in `test_deployments.py`, that alerts
+arrive in `test_alerts.py`.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+from uuid import uuid4
+
+import httpx
+import pytest
+from prefect.blocks.notifications import SlackWebhook
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from flows.configured_prefect import asking
+from flows.deploying import automations, kept_automations, run_deployment
+from tasks.prefect_bridge.alerts import EVENTS
+from tests.helpers.commands import call_here
+from tests.helpers.operators import CONFIGURATION, Operator
+from tests.helpers.prefect_server import ANSWER_SECONDS, find_free_port
+
+CONFIG = "run.toml"
+POOL = "deploying"
+FOR_A_PERSON = 2
+
+
+class Deployer:
+    """Somebody who types `holdfast deploy` in a folder, on the server of all tests, where all has a tag of its own."""
+
+    def __init__(self, folder: Path, operator: Operator, tag: str) -> None:
+        self.folder, self.operator, self.tag = folder, operator, tag
+        self.url = str(operator.api.base_url).rstrip("/")
+        self.run = f"{tag}-run"
+        self.write(CONFIG, self.run)
+
+    @property
+    def name(self) -> str:
+        return f"scheduled/{self.run}"
+
+    def write(self, name: str, run: str, store: str = "store") -> None:
+        """A configuration."""
+        text = CONFIGURATION.replace('run = "tiny"', f'run = "{run}"').replace('store = "store"', f'store = "{store}"')
+        (self.folder / name).write_text(text)
+
+    def type(self, *arguments: str) -> tuple[int, str]:
+        """The command as a person types it: its exit code, and all that it prints."""
+        with patch.dict(os.environ), temporary_settings({PREFECT_API_URL: self.url}):
+            typed = call_here(["deploy", *arguments])
+        return typed.returncode, typed.stdout + typed.stderr
+
+    def deploy(self, *arguments: str, config: str = CONFIG) -> dict[tuple[str, str], str]:
+        """What the command says that it did, by kind and name; on the pool of this file."""
+        return {
+            (change["kind"], change["name"]): change["did"] for change in self.ask(*arguments, config=config)["changes"]
+        }
+
+    def ask(self, *arguments: str, config: str = CONFIG) -> dict[str, Any]:
+        exit_code, printed = self.type(config, "--pool", POOL, "--json", *arguments)
+        assert exit_code == 0, printed
+        return dict(json.loads(printed))
+
+    def make_block(self, name: str) -> str:
+        """A notification block's ID."""
+        with temporary_settings({PREFECT_API_URL: self.url}):
+            return str(SlackWebhook(url="https://hooks.slack.com/services/T/B/K").save(name, overwrite=True))
+
+    def automations(self) -> dict[str, dict[str, Any]]:
+        return self.operator.automations(self.tag)
+
+    @property
+    def shared(self) -> set[str]:
+        """The automations of all deployments."""
+        return {f"{self.tag}-crash-silent-flow-runs", f"{self.tag}-start-the-next-flow-run"}
+
+    def told(self, team: str) -> set[str]:
+        """Those that tell of a team's runs."""
+        return {f"{self.tag}-{what}-{team}" for what in ("alerts", "crashes")}
+
+    def is_deployed(self) -> bool:
+        return self.operator.api.get(f"/deployments/name/{self.name}").is_success
+
+
+@pytest.fixture(scope="module")
+def operator(prefect_server: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    """With a pool of this file's."""
+    folder = tmp_path_factory.mktemp("operator")
+    with httpx.Client(base_url=prefect_server["PREFECT_API_URL"], trust_env=False, timeout=ANSWER_SECONDS) as api:
+        operator = Operator(api, folder, folder / "worker.log")
+        operator.request("POST", "/work_pools/", json={"name": POOL, "type": "process"})
+        yield operator
+        operator.request("DELETE", f"/work_pools/{POOL}")
+
+
+@pytest.fixture
+def deployer(operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployer]:
+    tag = f"deploying-{uuid4().hex[:8]}"
+    for module in (automations, kept_automations, run_deployment):
+        monkeypatch.setattr(module, "TAG", tag)  # other tests deploy to the same server
+    monkeypatch.chdir(tmp_path)
+    yield Deployer(tmp_path, operator, tag)
+    of_this_test = {"deployments": {"tags": {"all_": [tag]}}}  # or the server would plan their flow runs on and on
+    for deployment in operator.request("POST", "/deployments/filter", json=of_this_test):
+        operator.request("DELETE", f"/deployments/{deployment['id']}")
+
+
+def test_twice_is_as_once(deployer: Deployer) -> None:
+    deployer.make_block("team-a")
+    typed = ("--tag", "team-a", "--set", "train.ranks=2")
+    made = deployer.deploy(*typed)
+    assert made == {
+        ("deployment", deployer.name): "created",
+        ("schedule", deployer.name): "created",
+        **{("automation", name): "created" for name in deployer.shared | deployer.told("team-a")},
+    }
+    found, first = deployer.operator.deployment(deployer.name), deployer.automations()
+    assert deployer.deploy(*typed) == dict.fromkeys(made, "unchanged")
+    assert (deployer.operator.deployment(deployer.name), deployer.automations()) == (found, first)
+
+    # It says whose it is, and trains that in this folder.
+    (schedule,) = found["schedules"]
+    assert schedule["active"] and schedule["schedule"]["cron"] == "*/5 * * * *"
+    assert schedule["schedule"]["timezone"] == "UTC"
+    assert found["tags"] == [deployer.tag, "team-a"] and found["work_pool_name"] == POOL
+    assert found["parameters"] == {"configuration": str(deployer.folder / CONFIG), "assignments": ["train.ranks=2"]}
+    (step,) = found["pull_steps"]
+    assert step == {"prefect.deployments.steps.set_working_directory": {"directory": str(deployer.folder)}}
+    assert found["labels"]["holdfast.run"] == f"{deployer.folder}/store/runs/{deployer.run}"
+    assert found["global_concurrency_limit"] is None
+
+
+def test_what_is_different_is_changed_and_what_a_person_has_set_stays(deployer: Deployer) -> None:
+    deployer.deploy()
+    before = deployer.operator.deployment(deployer.name)
+    (ours,) = before["schedules"]
+    operator, url = deployer.operator, f"/deployments/{before['id']}"
+    operator.pause(before["id"], ours["id"])
+    nightly = {"schedule": {"cron": "0 1 * * *"}, "active": True}
+    operator.request("POST", f"{url}/schedules", json=[nightly])
+    variables = before["job_variables"] | {"env": before["job_variables"]["env"] | {"OURS": "1"}}
+    operator.request("PATCH", url, json={"job_variables": variables})
+    operator.request("PATCH", url, json={"paused": True})
+
+    answer = deployer.ask("--schedule", "*/20 * * * *")
+    assert {(change["kind"], change["did"]) for change in answer["changes"]} == {
+        ("schedule", "updated"), ("deployment", "unchanged"), ("automation", "unchanged"),
+    }  # fmt: skip
+    assert any("schedule resume" in note for note in answer["notes"])
+    assert any(f"no notification block named '{deployer.tag}'" in note for note in answer["notes"])
+    after = operator.deployment(deployer.name)
+    schedules = {schedule["schedule"]["cron"]: schedule["active"] for schedule in after["schedules"]}
+    assert schedules == {"*/20 * * * *": False, "0 1 * * *": True}
+    assert after["job_variables"] == variables and after["paused"]
+
+
+def test_alerts_go_to_the_block_of_the_name_and_a_persons_choice_stays(deployer: Deployer) -> None:
+    block = deployer.make_block("chosen")
+    assert deployer.make_block("chosen") == block  # of a block that is saved again nobody has to be told
+    deployer.deploy("--tag", "chosen")
+    name = f"{deployer.tag}-alerts-chosen"
+    alerts = deployer.automations()[name]
+    assert set(alerts["trigger"]["expect"]) == set(EVENTS)
+    assert [action["block_document_id"] for action in alerts["actions"]] == [block]
+
+    fewer = [event for event in EVENTS if event != "holdfast.segment-lost"]
+    content = {part: alerts[part] for part in ("name", "description", "actions")}
+    content |= {"trigger": alerts["trigger"] | {"expect": fewer}, "enabled": False}
+    deployer.operator.request("PUT", f"/automations/{alerts['id']}", json=content)
+    answer = deployer.ask("--tag", "chosen")
+    assert {change["did"] for change in answer["changes"]} == {"unchanged"}
+    assert any("does not tell of holdfast.segment-lost" in note for note in answer["notes"])
+    assert any("is paused" in note for note in answer["notes"])
+
+    content["description"] = "of an earlier version"
+    deployer.operator.request("PUT", f"/automations/{alerts['id']}", json=content)
+    assert deployer.deploy("--tag", "chosen")["automation", name] == "updated"
+    now = deployer.automations()[name]
+    assert now["description"] == alerts["description"] and not now["enabled"]
+    assert set(now["trigger"]["expect"]) == set(fewer)
+
+
+def test_each_team_has_its_own_alerts_and_what_it_leaves_goes(deployer: Deployer) -> None:
+    for team in ("red", "blue"):
+        deployer.make_block(team)
+    deployer.write("other.toml", f"{deployer.tag}-other")
+    deployer.deploy("--tag", "red")
+    deployer.deploy("--tag", "blue", config="other.toml")
+    assert set(deployer.automations()) == deployer.shared | deployer.told("red") | deployer.told("blue")
+    for team in ("red", "blue"):
+        related = deployer.automations()[f"{deployer.tag}-alerts-{team}"]["trigger"]["match_related"]
+        assert [spec["prefect.resource.id"] for spec in related] == [f"prefect.tag.{team}"]
+    moved = deployer.deploy("--tag", "blue")
+    assert {name for (_, name), did in moved.items() if did == "removed"} == deployer.told("red")
+    assert set(deployer.automations()) == deployer.shared | deployer.told("blue")
+
+
+def test_what_was_made_is_taken_away_and_what_others_need_stays(deployer: Deployer) -> None:
+    deployer.write("other.toml", f"{deployer.tag}-other")
+    deployer.deploy()
+    deployer.deploy(config="other.toml")
+    assert deployer.deploy("--remove") == {
+        ("deployment", deployer.name): "removed",
+        **{("automation", name): "kept" for name in deployer.shared},
+    }
+    assert not deployer.is_deployed() and set(deployer.automations()) == deployer.shared
+    last = deployer.deploy("--remove", config="other.toml")
+    assert set(last.values()) == {"removed"} and len(last) == 1 + len(deployer.shared)
+    assert deployer.automations() == {}
+    assert deployer.ask("--remove")["notes"] == ["There was nothing to remove."]
+
+
+def test_without_a_configuration_the_automations_are_made_and_taken_away(deployer: Deployer) -> None:
+    exit_code, printed = deployer.type()
+    assert exit_code == 0, printed
+    assert set(deployer.automations()) == deployer.shared
+    assert f"Created: automation {deployer.tag}-crash-silent-flow-runs\n" in printed
+    exit_code, printed = deployer.type("--remove")
+    assert exit_code == 0 and deployer.automations() == {}
+
+
+def test_two_that_deploy_at_one_time_make_one_of_each(deployer: Deployer) -> None:
+    together = threading.Barrier(2)
+    found = kept_automations._find
+
+    def find_together(client: Any, wanted: Any) -> Any:
+        answer = found(client, wanted)
+        if not answer:
+            together.wait(ANSWER_SECONDS)  # neither has seen the other's
+        return answer
+
+    def put() -> None:
+        with asking() as client:
+            kept_automations.put_automations(client, None)
+
+    with temporary_settings({PREFECT_API_URL: deployer.url}), patch.object(kept_automations, "_find", find_together):
+        threads = [threading.Thread(target=copy_context().run, args=(put,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert set(deployer.automations()) == deployer.shared  # and fails if there are two of one name
+
+
+MISTAKES = {
+    (CONFIG,): "prefect work-pool create of-nobody --type process",
+    (CONFIG, "--schedule", "every day"): "--schedule 'every day' is not a schedule as cron has it",
+    (CONFIG, "--tag", "Team A"): "--tag 'Team A': a team's name has small letters",
+    (CONFIG, "--name", "a/b"): "--name 'a/b'",
+    ("missing.toml",): "Cannot read the configuration missing.toml",
+    (CONFIG, "--set", "train.batch=3"): "train.batch",
+}
+
+
+def test_a_mistake_is_one_message_and_nothing_is_made(deployer: Deployer) -> None:
+    for arguments, words in MISTAKES.items():
+        exit_code, printed = deployer.type(*arguments, "--pool", "of-nobody")
+        assert exit_code == FOR_A_PERSON and words in printed, printed
+        assert "Traceback" not in printed
+    assert not deployer.is_deployed() and deployer.automations() == {}
+
+
+def test_the_deployment_of_another_run_is_left_alone(deployer: Deployer) -> None:
+    deployer.deploy()
+    deployer.write("same-name.toml", deployer.run, store="another-store")
+    before = deployer.operator.deployment(deployer.name)
+    for more in ((), ("--remove",)):
+        exit_code, printed = deployer.type("same-name.toml", "--pool", POOL, *more)
+        assert exit_code == FOR_A_PERSON
+        assert f"is of the run {deployer.folder}/store/runs/{deployer.run}" in printed and "--name" in printed
+    assert deployer.operator.deployment(deployer.name) == before
+    other = f"scheduled/{deployer.tag}-second"
+    made = deployer.deploy("--name", f"{deployer.tag}-second", config="same-name.toml")
+    assert made["deployment", other] == "created"
+    assert deployer.deploy("--remove", "--name", f"{deployer.tag}-second", config="same-name.toml")[
+        "deployment", other
+    ] == "removed"  # fmt: skip
+
+
+def test_without_a_server_none_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.prefect_server.LocalServer", None)
+    with patch.dict(os.environ), temporary_settings({PREFECT_API_URL: None}):
+        typed = call_here(["deploy"])
+    assert typed.returncode == FOR_A_PERSON
+    assert "No Prefect server is configured" in typed.stderr and "export PREFECT_API_URL=" in typed.stderr
+
+
+def test_a_server_that_is_not_there_refuses_or_is_another_one_is_named_without_its_password() -> None:
+    silent = f"http://user:secret@127.0.0.1:{find_free_port()}/api"
+    with patch.dict(os.environ), temporary_settings({PREFECT_API_URL: silent}):
+        typed = call_here(["deploy", "--json"])
+    assert typed.returncode == FOR_A_PERSON
+    assert "no Prefect server answers there" in typed.stderr and "secret" not in typed.stderr + typed.stdout
+    assert json.loads(typed.stdout)["error"]["kind"] == "ConfigurationError"
+    for status, body, words in (
+        (401, '{"exception_message": "Unauthorized"}', "refuses the credentials (401). Set PREFECT_API_AUTH_STRING"),
+        (200, "<html>", "is not Prefect's API"),
+        (404, "{}", "is not Prefect's API"),
+    ):
+        with answering(status, body) as url, patch.dict(os.environ), temporary_settings({PREFECT_API_URL: url}):
+            typed = call_here(["deploy"])
+        assert typed.returncode == FOR_A_PERSON and words in typed.stderr, typed.stderr
+
+
+@contextmanager
+def answering(status: int, body: str) -> Iterator[str]:
+    """A web server that gives one answer to everything, as a server of Prefect's with a password does; its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, format: str, *_: object) -> None:
+            """Nothing is printed."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/api"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -30,7 +30,11 @@ from tests.helpers.tiny_runs import write_tiny_configuration
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 HOOK = "https://example.org/hook"
-TEAM = "search"
+# Of the page's section about teams: the pool, the block and the deployment. The worker is the last line.
+TEAM_COMMANDS = re.compile(
+    r"^```sh\n(prefect work-pool create search .*?)^prefect worker start", re.MULTILINE | re.DOTALL
+)
+TEAM, TEAM_HOOK = "search", "https://example.org/search"
 COMMANDS = re.compile(r"^```sh\n(python -c .*?)^```$", re.MULTILINE | re.DOTALL)
 # More than a run makes between two looks at it, and more than any makes here.
 STEPS, ENDLESS = 400, 1_000_000
@@ -149,6 +153,19 @@ def test_that_a_flow_run_crashed_arrives_though_whoever_died_tells_nobody(phone:
     assert wait_until(lambda: any(text.startswith(subject) for text in phone.texts))
     (text,) = [text.removeprefix(subject) for text in phone.texts if text.startswith(subject)]
     assert text.startswith("The flow run was killed, or not heard of for 90 s.")
+
+
+def test_a_team_is_told_of_its_own_runs_and_of_no_others(
+    phones: dict[str, Phone], environment: dict[str, str], tmp_path: Path
+) -> None:
+    write_tiny_configuration(tmp_path, "run", tmp_path / "store", tmp_path / "data")  # run.toml
+    type_commands(TEAM_COMMANDS, {TEAM_HOOK: phones[TEAM].url}, environment, tmp_path)
+    tell_everything(environment, "theirs")
+    tell_everything(environment, "ours", TEAM)
+    expected = {name: [f"the words of {name}\n\n/store/runs/told"] for name in EVENTS}
+    assert wait_until(lambda: {name: phones[TEAM].about(name, "ours") for name in EVENTS} == expected)
+    subjects = {*(f"{name}: run ours" for name in EVENTS), "prefect.flow-run.Crashed: ours"}
+    assert wait_until(lambda: {text.partition("\n")[0] for text in phones[TEAM].texts} == subjects)
 
 
 def test_of_a_run_whose_ranks_were_killed_it_is_told_that_a_segment_was_lost_and_once_that_the_run_is_complete(

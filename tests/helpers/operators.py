@@ -15,15 +15,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import psutil
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
 from tasks.corpora.generate import generate_corpus
-from tests.helpers.commands import COMMAND, ROOT
+from tests.helpers.commands import COMMAND, ROOT, call_here
 from tests.helpers.prefect_server import ANSWER_SECONDS, running
 
 WAIT_SECONDS = 150.0
@@ -82,6 +84,12 @@ class Operator:
     folder: Path
     worker_log: Path
 
+    def type(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """`holdfast` with these arguments, in the folder and in this process."""
+        url = str(self.api.base_url).rstrip("/")
+        with patch.dict(os.environ), temporary_settings({PREFECT_API_URL: url}), contextlib.chdir(self.folder):
+            return call_here(arguments)
+
     def deployment(self, name: str) -> dict[str, Any]:
         """A deployment as the server knows it; its name is FLOW/DEPLOYMENT."""
         return dict(self.request("GET", f"/deployments/name/{name}"))
@@ -101,18 +109,16 @@ class Operator:
             self.request("PATCH", f"/deployments/{deployment['id']}/schedules/{schedule['id']}", json=content)
 
     def rest(self, name: str) -> None:
-        """Pause all schedules of a deployment; what they have planned is not begun."""
+        """Pause all schedules of a deployment, and take back what they have planned: a pause leaves what is due."""
         deployment = self.deployment(name)
         for schedule in deployment["schedules"]:
             self.pause(deployment["id"], schedule["id"])
+        for planned in self._planned(name):
+            self.request("DELETE", f"/flow_runs/{planned['id']}")
 
     def running(self, name: str) -> list[str]:
         """The flow runs of a deployment that are running."""
-        wanted = {
-            "deployments": {"id": {"any_": [self.deployment(name)["id"]]}},
-            "flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}},
-        }
-        return [str(found["id"]) for found in self.request("POST", "/flow_runs/filter", json=wanted)]
+        return [str(found["id"]) for found in self._flow_runs(name, "RUNNING")]
 
     def pause(self, deployment: str, schedule: str) -> None:
         """Pause one schedule of a deployment."""
@@ -200,14 +206,25 @@ class Operator:
         assert len(by_name) == len(found)
         return by_name
 
+    def delete_deployments(self, tag: str) -> None:
+        """Delete all deployments with this tag, or the server would plan their flow runs on and on."""
+        for deployment in self.request("POST", "/deployments/filter", json={"deployments": {"tags": {"all_": [tag]}}}):
+            self.request("DELETE", f"/deployments/{deployment['id']}")
+
     def scheduled_times(self, name: str) -> list[datetime]:
         """When the flow runs begin that the server itself has planned."""
-        planned = {
+        return sorted(datetime.fromisoformat(run["expected_start_time"]) for run in self._planned(name))
+
+    def _planned(self, name: str) -> list[dict[str, Any]]:
+        return [run for run in self._flow_runs(name, "SCHEDULED") if run["auto_scheduled"]]
+
+    def _flow_runs(self, name: str, state: str) -> list[dict[str, Any]]:
+        """The flow runs of a deployment that are in this type of state."""
+        wanted = {
             "deployments": {"id": {"any_": [self.deployment(name)["id"]]}},
-            "flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}},
+            "flow_runs": {"state": {"type": {"any_": [state]}}},
         }
-        found = self.request("POST", "/flow_runs/filter", json=planned)
-        return sorted(datetime.fromisoformat(run["expected_start_time"]) for run in found if run["auto_scheduled"])
+        return list(self.request("POST", "/flow_runs/filter", json=wanted))
 
     def state(self, run: str = "tiny") -> RunState:
         """Where the run stands, by its manifest."""
@@ -278,6 +295,13 @@ def deployed(
     for command in [deploy] if has_pool else [pool, deploy]:
         result = subprocess.run([*prefect, *command], cwd=folder, env=dict(environment), capture_output=True, text=True)
         assert result.returncode == 0, result.stdout + result.stderr
+    with at_the_server(folder, environment) as operator:
+        yield operator
+
+
+@contextmanager
+def at_the_server(folder: Path, environment: Mapping[str, str]) -> Iterator[Operator]:
+    """Somebody in `folder` who has deployed nothing yet."""
     with httpx.Client(base_url=environment["PREFECT_API_URL"], trust_env=False, timeout=ANSWER_SECONDS) as api:
         yield Operator(api, folder, folder / "worker.log")
 

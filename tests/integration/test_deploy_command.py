@@ -10,13 +10,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 from uuid import uuid4
 
-import httpx
 import pytest
 from prefect.blocks.notifications import SlackWebhook
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -25,7 +25,7 @@ from flows.configured_prefect import asking
 from flows.deploying import automations, kept_automations, run_deployment
 from tasks.prefect_bridge.alerts import EVENTS
 from tests.helpers.commands import call_here
-from tests.helpers.operators import CONFIGURATION, Operator
+from tests.helpers.operators import CONFIGURATION, Operator, at_the_server
 from tests.helpers.prefect_server import ANSWER_SECONDS, find_free_port
 
 CONFIG = "run.toml"
@@ -37,7 +37,7 @@ class Deployer:
     """Somebody who types `holdfast deploy` in a folder, on the server of all tests, where all has a tag of its own."""
 
     def __init__(self, folder: Path, operator: Operator, tag: str) -> None:
-        self.folder, self.operator, self.tag = folder, operator, tag
+        self.folder, self.operator, self.tag = folder, replace(operator, folder=folder), tag
         self.url = str(operator.api.base_url).rstrip("/")
         self.run = f"{tag}-run"
         self.write(CONFIG, self.run)
@@ -53,8 +53,7 @@ class Deployer:
 
     def type(self, *arguments: str) -> tuple[int, str]:
         """The command as a person types it: its exit code, and all that it prints."""
-        with patch.dict(os.environ), temporary_settings({PREFECT_API_URL: self.url}):
-            typed = call_here(["deploy", *arguments])
+        typed = self.operator.type("deploy", *arguments)
         return typed.returncode, typed.stdout + typed.stderr
 
     def deploy(self, *arguments: str, config: str = CONFIG) -> dict[tuple[str, str], str]:
@@ -92,9 +91,7 @@ class Deployer:
 @pytest.fixture(scope="module")
 def operator(prefect_server: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     """With a pool of this file's."""
-    folder = tmp_path_factory.mktemp("operator")
-    with httpx.Client(base_url=prefect_server["PREFECT_API_URL"], trust_env=False, timeout=ANSWER_SECONDS) as api:
-        operator = Operator(api, folder, folder / "worker.log")
+    with at_the_server(tmp_path_factory.mktemp("operator"), prefect_server) as operator:
         operator.request("POST", "/work_pools/", json={"name": POOL, "type": "process"})
         yield operator
         operator.request("DELETE", f"/work_pools/{POOL}")
@@ -105,11 +102,8 @@ def deployer(operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     tag = f"deploying-{uuid4().hex[:8]}"
     for module in (automations, kept_automations, run_deployment):
         monkeypatch.setattr(module, "TAG", tag)  # other tests deploy to the same server
-    monkeypatch.chdir(tmp_path)
     yield Deployer(tmp_path, operator, tag)
-    of_this_test = {"deployments": {"tags": {"all_": [tag]}}}  # or the server would plan their flow runs on and on
-    for deployment in operator.request("POST", "/deployments/filter", json=of_this_test):
-        operator.request("DELETE", f"/deployments/{deployment['id']}")
+    operator.delete_deployments(tag)
 
 
 def test_twice_is_as_once(deployer: Deployer) -> None:

@@ -5,8 +5,6 @@ Holdfast is installed from its wheel, and the folders that are deployed from and
 """
 
 import os
-import re
-import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -21,15 +19,21 @@ from storage.objects.local_store import LocalStore
 from storage.runs.run_state import RunState
 from tasks.corpora.generate import generate_corpus
 from tests.helpers.commands import ROOT, call_here, processes_mentioning, write_program
+from tests.helpers.guided import NUM_PLANNED, Guided, type_guide
 from tests.helpers.kept_runs import make_kept_run
-from tests.helpers.operators import CONFIGURATION, ENDED, ENDLESS, WORKER, Operator, deployed, kill_all, working
+from tests.helpers.operators import (
+    CONFIGURATION,
+    ENDED,
+    ENDLESS,
+    Operator,
+    deployed,
+    kill_all,
+    working,
+)
 from tests.helpers.wheels import Installed, without_python_path, write_own_packages
 
-# From nothing to a scheduled run with alerts: the lines of the guide.
-LINES = re.compile(r"^## Set it up$.*?^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-MOST_LINES = 8
-SERVER_LINE = "prefect server start"
-GUIDE_ADDRESS = "http://127.0.0.1:4200/api"
+# The 29th of February: what is not submitted does not begin while tests run, whatever the hour.
+NEVER = "0 0 29 2 *"
 # What both ways to deploy have in common.
 ALIKE = (
     "entrypoint", "tags", "work_pool_name", "job_variables", "pull_steps", "parameter_openapi_schema",
@@ -45,8 +49,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What an operator deploys from: a configuration file and, relative to it, data and store."""
     folder = tmp_path_factory.mktemp("operator")
     # Tests wait for checkpoints again and again.
-    for name in ("run.toml", "tiny.toml"):
-        (folder / name).write_text(CONFIGURATION.replace("every_steps = 400", "every_steps = 100"))
+    (folder / "tiny.toml").write_text(CONFIGURATION.replace("every_steps = 400", "every_steps = 100"))
+    (folder / "run.toml").write_text(CONFIGURATION.replace('run = "tiny"', 'run = "guided"'))
     generate_corpus(folder / "corpus", "policy", 600)
     write_own_packages(folder)
     return folder
@@ -64,33 +68,30 @@ def environment(prefect_server: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def typed(
+def guided(
     folder: Path,
     prefect: list[str],
     environment: dict[str, str],
     installed: Installed,
     tmp_path_factory: pytest.TempPathFactory,
-) -> str:
-    """What is printed where the guide's lines from nothing to a scheduled run are typed, but for server and worker."""
-    (block,) = LINES.findall((ROOT / "deployments/README.md").read_text(encoding="utf-8"))
-    lines = [line for line in block.splitlines() if line]
-    assert len(lines) <= MOST_LINES
-    assert lines[1] == SERVER_LINE and lines[-1] == f"prefect {' '.join(WORKER)}"
+) -> Guided:
+    """What was there after the guide's lines were typed, with the programs of the environment that has the wheel."""
     programs = tmp_path_factory.mktemp("programs")
     write_program(programs / "prefect", *prefect)
     path = os.pathsep.join([str(programs), str(installed.programs), os.environ["PATH"]])
-    text = "\n".join([lines[0], *lines[2:-1]]).replace(GUIDE_ADDRESS, environment["PREFECT_API_URL"])
-    done = subprocess.run(
-        ["bash", "-ec", text], cwd=folder, env=environment | {"PATH": path}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return type_guide(folder, environment | {"PATH": path}, "guided")
 
 
 @pytest.fixture(scope="module")
-def operator(folder: Path, prefect: list[str], environment: dict[str, str], typed: str) -> Iterator[Operator]:
+def operator(folder: Path, prefect: list[str], environment: dict[str, str], guided: Guided) -> Iterator[Operator]:
+    """With all deployments of prefect.yaml, and one of the run `tiny` by `holdfast deploy`."""
     with deployed(folder, prefect, environment, has_pool=True) as operator:
+        made = operator.type("deploy", "tiny.toml", "--schedule", NEVER)
+        assert made.returncode == 0, made.stderr
         yield operator
+        operator.delete_deployments("holdfast")
+        assert operator.type("deploy", "--remove").returncode == 0
+        assert operator.automations("holdfast-") == {}
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,6 @@ def worked(operator: Operator, prefect: list[str], environment: dict[str, str]) 
     """A worker is there, in another folder than the one deployed from."""
     elsewhere = operator.folder / "elsewhere"
     write_own_packages(elsewhere)
-    operator.rest("scheduled/tiny")
     with working(operator, prefect, environment, elsewhere):
         yield operator
 
@@ -137,25 +137,31 @@ def test_all_are_deployed_to_the_pool_without_a_limit_whose_loss_would_end_train
         assert step == {"prefect.deployments.steps.set_working_directory": {"directory": str(operator.folder)}}
 
 
-def test_the_lines_of_the_guide_make_a_deployment_as_prefect_yaml_has_it(operator: Operator, typed: str) -> None:
-    tiny, train = (operator.deployment(f"scheduled/{name}") for name in ("tiny", "train"))
+def test_the_lines_of_the_guide_make_a_deployment_as_prefect_yaml_has_it(operator: Operator, guided: Guided) -> None:
+    made, train = guided.deployment, operator.deployment("scheduled/train")
     for field in ALIKE:
-        assert tiny[field] == train[field], field
-    (schedule,), (other) = tiny["schedules"], train["schedules"]
-    assert schedule["schedule"] == other[0]["schedule"]
-    assert tiny["parameters"] == {"configuration": str(operator.folder / "run.toml")}
-    assert "Created: deployment scheduled/tiny" in typed
+        assert made[field] == train[field], field
+    (schedule,), (other,) = made["schedules"], train["schedules"]
+    assert schedule["schedule"] == other["schedule"] and schedule["active"]
+    assert made["parameters"] == {"configuration": str(operator.folder / "run.toml")}
+    assert "Created: deployment scheduled/guided" in guided.printed
 
 
-def test_the_lines_of_the_guide_have_people_told(operator: Operator, typed: str) -> None:
-    found = operator.automations("holdfast-")
-    assert set(found) == {
+def test_the_lines_of_the_guide_have_people_told(guided: Guided) -> None:
+    assert set(guided.automations) == {
         "holdfast-alerts", "holdfast-crashes", "holdfast-crash-silent-flow-runs", "holdfast-start-the-next-flow-run",
     }  # fmt: skip
-    block = operator.api.get("/block_types/slug/slack-webhook/block_documents/name/holdfast").json()
     for name in ("holdfast-alerts", "holdfast-crashes"):
-        assert [action["block_document_id"] for action in found[name]["actions"]] == [block["id"]]
-        assert f"Created: automation {name}\n" in typed
+        assert [action["block_document_id"] for action in guided.automations[name]["actions"]] == [guided.block]
+        assert f"Created: automation {name}\n" in guided.printed
+
+
+def test_the_server_plans_the_flow_runs_of_the_schedule(operator: Operator, guided: Guided) -> None:
+    operator.wait(lambda: len(operator.scheduled_times("scheduled/train")) >= NUM_PLANNED)
+    for times in (guided.scheduled_times, operator.scheduled_times("scheduled/train")):
+        first, second, third = times[:NUM_PLANNED]
+        assert first.minute % 5 == 0
+        assert second - first == third - second == timedelta(minutes=5)
 
 
 def test_train_is_on_a_schedule_and_nothing_but_the_end_of_the_run_ends_a_flow_run(operator: Operator) -> None:
@@ -170,14 +176,6 @@ def test_train_is_on_a_schedule_and_nothing_but_the_end_of_the_run_ends_a_flow_r
 def test_what_is_kept_is_scrubbed_every_night(operator: Operator) -> None:
     (schedule,) = operator.deployment("scrub/scrub")["schedules"]
     assert schedule["active"] and schedule["schedule"]["cron"] == "0 3 * * *"
-
-
-@pytest.mark.parametrize("name", ["scheduled/train", "scheduled/tiny"])
-def test_the_server_plans_the_flow_runs_of_the_schedule(name: str, operator: Operator) -> None:
-    operator.wait(lambda: len(operator.scheduled_times(name)) >= 3)
-    first, second, third = operator.scheduled_times(name)[:3]
-    assert first.minute % 5 == 0
-    assert second - first == third - second == timedelta(minutes=5)
 
 
 def test_the_forms_ask_for_little_and_explain_each_field(operator: Operator) -> None:

@@ -97,4 +97,7 @@ def _describe_refusal(shown: str, response: httpx.Response) -> str:
 
 
 def _describe_no_api(shown: str) -> str:
-    return f"What answers at {shown}, PREFECT_API_URL, is not Prefect's API, whose address ends with /api by default."
+    return (
+        f"What answers at {shown} is not Prefect's API, whose address ends with /api by default. Correct "
+        "PREFECT_API_URL."
+    )

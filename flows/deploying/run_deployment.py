@@ -6,6 +6,7 @@ further settings for the worker's processes.
 """
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -32,6 +33,7 @@ RUN_LABEL = "holdfast.run"
 # By which ours is known among the schedules of a deployment.
 SLUG = "holdfast"
 TIMEZONE = "UTC"
+MOST_FIELDS = 5
 # As in deployments/prefect.yaml, which says what each is for.
 ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
@@ -81,13 +83,14 @@ class RunDeployment:
     @cached_property
     def schedule(self) -> CronSchedule:
         """Raises `ConfigurationError`."""
-        try:
-            return CronSchedule(cron=self.cron, timezone=TIMEZONE)
-        except ValidationError:
-            raise ConfigurationError(
-                f"--schedule {self.cron!r} is not a schedule as cron has it. It takes minute, hour, day of the month, "
-                'month and day of the week, for instance "*/5 * * * *" for every five minutes, in UTC.'
-            ) from None
+        # Prefect takes a sixth field, of seconds: more flow runs than can begin.
+        if len(self.cron.split()) <= MOST_FIELDS:
+            with suppress(ValidationError):
+                return CronSchedule(cron=self.cron, timezone=TIMEZONE)
+        raise ConfigurationError(
+            f"--schedule {self.cron!r} is not a schedule as cron has it. It takes five fields: minute, hour, day of "
+            'the month, month and day of the week, for instance "*/5 * * * *" for every five minutes, in UTC.'
+        )
 
     def fields(self, found: DeploymentResponse | None) -> dict[str, Any]:
         """What the deployment's fields are to be, by Prefect's names for them."""
@@ -121,8 +124,8 @@ def find_deployment(client: SyncPrefectClient, name: str, run: str) -> Deploymen
         return found
     whose = f"is of the run {owner}" if owner else "was not made by `holdfast deploy`"
     raise ConfigurationError(
-        f"The deployment {full_name(name)} on the server {whose}, and is left as it is. Give the one of {run} "
-        f"another name with --name, or delete that one first: prefect deployment delete {full_name(name)}"
+        f"The deployment {full_name(name)} on the server {whose}, and is left as it is. With --name the deployment of "
+        f"{run} has another name. To delete the one that is there: `prefect deployment delete {full_name(name)}`"
     )
 
 
@@ -162,8 +165,8 @@ def _look_at_pool(client: SyncPrefectClient, pool: str) -> list[str]:
         client.read_work_pool(pool)
     except ObjectNotFound:
         raise ConfigurationError(
-            f"The server has no work pool {pool!r}. Create it, or give another one with --pool: "
-            f"prefect work-pool create {pool} --type process"
+            f"The server has no work pool {pool!r}. Give another one with --pool, or create it: `prefect work-pool "
+            f"create {pool} --type process`"
         ) from None
     online = WorkerFilter(status=WorkerFilterStatus(any_=[WorkerStatus.ONLINE]))
     if client.read_workers_for_work_pool(pool, worker_filter=online):

@@ -84,11 +84,10 @@ class Operator:
     folder: Path
     worker_log: Path
 
-    def type(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    def type(self, *arguments: object) -> "subprocess.CompletedProcess[str]":
         """`holdfast` with these arguments, in the folder and in this process."""
-        url = str(self.api.base_url).rstrip("/")
-        with patch.dict(os.environ), temporary_settings({PREFECT_API_URL: url}), contextlib.chdir(self.folder):
-            return call_here(arguments)
+        with contextlib.chdir(self.folder):
+            return call_with_server(str(self.api.base_url).rstrip("/"), arguments)
 
     def deployment(self, name: str) -> dict[str, Any]:
         """A deployment as the server knows it; its name is FLOW/DEPLOYMENT."""
@@ -260,6 +259,12 @@ class Operator:
             time.sleep(POLL_SECONDS)  # until the lock is gone
         assert response.is_success, response.text
         return response.json() if response.content else None
+
+
+def call_with_server(url: str | None, arguments: Sequence[object]) -> "subprocess.CompletedProcess[str]":
+    """`holdfast` with these arguments in this process, where PREFECT_API_URL is this, or where it is not set."""
+    with patch.dict(os.environ), temporary_settings({PREFECT_API_URL: url}):
+        return call_here(arguments)
 
 
 @contextmanager

@@ -5,12 +5,12 @@ arrive in `test_alerts.py`.
 """
 
 import json
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,13 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from flows.configured_prefect import asking
 from flows.deploying import automations, kept_automations, run_deployment
 from tasks.prefect_bridge.alerts import EVENTS
-from tests.helpers.commands import call_here
-from tests.helpers.operators import CONFIGURATION, Operator, at_the_server
+from tests.helpers.messages import require_message
+from tests.helpers.operators import CONFIGURATION, Operator, at_the_server, call_with_server
 from tests.helpers.prefect_server import ANSWER_SECONDS, find_free_port
 
+NOT_FOUND = 404
 CONFIG = "run.toml"
 POOL = "deploying"
-FOR_A_PERSON = 2
 
 
 class Deployer:
@@ -66,6 +66,10 @@ class Deployer:
         exit_code, printed = self.type(config, "--pool", POOL, "--json", *arguments)
         assert exit_code == 0, printed
         return dict(json.loads(printed))
+
+    def require_message(self, name: str, *arguments: str, **words: str) -> None:
+        """The command says what the file of this name has."""
+        require_message(name, self.folder, ["deploy", *arguments], lambda typed: self.operator.type(*typed), **words)
 
     def make_block(self, name: str) -> str:
         """A notification block's ID."""
@@ -200,11 +204,13 @@ def test_what_was_made_is_taken_away_and_what_others_need_stays(deployer: Deploy
     deployer.write("other.toml", f"{deployer.tag}-other")
     deployer.deploy()
     deployer.deploy(config="other.toml")
+    planned = deployer.operator.submit(deployer.name)  # as the schedule does, and no worker takes it
     assert deployer.deploy("--remove") == {
         ("deployment", deployer.name): "removed",
         **{("automation", name): "kept" for name in deployer.shared},
     }
     assert not deployer.is_deployed() and set(deployer.automations()) == deployer.shared
+    assert deployer.operator.api.get(f"/flow_runs/{planned}").status_code == NOT_FOUND
     last = deployer.deploy("--remove", config="other.toml")
     assert set(last.values()) == {"removed"} and len(last) == 1 + len(deployer.shared)
     assert deployer.automations() == {}
@@ -244,20 +250,19 @@ def test_two_that_deploy_at_one_time_make_one_of_each(deployer: Deployer) -> Non
 
 
 MISTAKES = {
-    (CONFIG,): "prefect work-pool create of-nobody --type process",
-    (CONFIG, "--schedule", "every day"): "--schedule 'every day' is not a schedule as cron has it",
-    (CONFIG, "--tag", "Team A"): "--tag 'Team A': a team's name has small letters",
-    (CONFIG, "--name", "a/b"): "--name 'a/b'",
-    ("missing.toml",): "Cannot read the configuration missing.toml",
-    (CONFIG, "--set", "train.batch=3"): "train.batch",
+    "deploy-a-file-that-is-not-there": ["runn.toml"],
+    "deploy-with-a-misspelt-setting": [CONFIG, "--set", "train.batch=3"],
+    "deploy-to-a-pool-that-is-not-there": [CONFIG, "--pool", "of-nobody"],
+    "deploy-by-a-schedule-that-is-none": [CONFIG, "--schedule", "every day"],
+    "deploy-for-every-second": [CONFIG, "--schedule", "* * * * * *"],
+    "deploy-for-a-team-with-a-space": [CONFIG, "--tag", "Team A"],
+    "deploy-under-a-name-with-a-slash": [CONFIG, "--name", "a/b"],
 }
 
 
-def test_a_mistake_is_one_message_and_nothing_is_made(deployer: Deployer) -> None:
-    for arguments, words in MISTAKES.items():
-        exit_code, printed = deployer.type(*arguments, "--pool", "of-nobody")
-        assert exit_code == FOR_A_PERSON and words in printed, printed
-        assert "Traceback" not in printed
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_message_and_nothing_is_made(deployer: Deployer, name: str) -> None:
+    deployer.require_message(name, *MISTAKES[name])
     assert not deployer.is_deployed() and deployer.automations() == {}
 
 
@@ -265,47 +270,47 @@ def test_the_deployment_of_another_run_is_left_alone(deployer: Deployer) -> None
     deployer.deploy()
     deployer.write("same-name.toml", deployer.run, store="another-store")
     before = deployer.operator.deployment(deployer.name)
-    for more in ((), ("--remove",)):
-        exit_code, printed = deployer.type("same-name.toml", "--pool", POOL, *more)
-        assert exit_code == FOR_A_PERSON
-        assert f"is of the run {deployer.folder}/store/runs/{deployer.run}" in printed and "--name" in printed
+    words = {"RUN": deployer.run}
+    deployer.require_message("deploy-over-another-run", "same-name.toml", "--pool", POOL, **words)
+    deployer.require_message("remove-another-run", "same-name.toml", "--remove", **words)
     assert deployer.operator.deployment(deployer.name) == before
-    other = f"scheduled/{deployer.tag}-second"
-    made = deployer.deploy("--name", f"{deployer.tag}-second", config="same-name.toml")
-    assert made["deployment", other] == "created"
-    assert deployer.deploy("--remove", "--name", f"{deployer.tag}-second", config="same-name.toml")[
-        "deployment", other
-    ] == "removed"  # fmt: skip
+    name = ("--name", f"{deployer.tag}-second")
+    other = ("deployment", f"scheduled/{deployer.tag}-second")
+    assert deployer.deploy(*name, config="same-name.toml")[other] == "created"
+    assert deployer.deploy("--remove", *name, config="same-name.toml")[other] == "removed"
 
 
 def test_without_a_server_none_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flows.prefect_server.LocalServer", None)
-    with patch.dict(os.environ), temporary_settings({PREFECT_API_URL: None}):
-        typed = call_here(["deploy"])
-    assert typed.returncode == FOR_A_PERSON
-    assert "No Prefect server is configured" in typed.stderr and "export PREFECT_API_URL=" in typed.stderr
+    require_message("deploy-without-a-server", tmp_path, ["deploy"], partial(call_with_server, None))
 
 
-def test_a_server_that_is_not_there_refuses_or_is_another_one_is_named_without_its_password() -> None:
-    silent = f"http://user:secret@127.0.0.1:{find_free_port()}/api"
-    with patch.dict(os.environ), temporary_settings({PREFECT_API_URL: silent}):
-        typed = call_here(["deploy", "--json"])
-    assert typed.returncode == FOR_A_PERSON
-    assert "no Prefect server answers there" in typed.stderr and "secret" not in typed.stderr + typed.stdout
+def test_a_server_that_is_not_there_is_named_without_its_password(tmp_path: Path) -> None:
+    port = find_free_port()
+    call = partial(call_with_server, f"http://user:secret@127.0.0.1:{port}/api")
+    require_message("deploy-to-a-server-that-is-silent", tmp_path, ["deploy"], call, PORT=port)
+    typed = call(["deploy", "--json"])
     assert json.loads(typed.stdout)["error"]["kind"] == "ConfigurationError"
-    for status, body, words in (
-        (401, '{"exception_message": "Unauthorized"}', "refuses the credentials (401). Set PREFECT_API_AUTH_STRING"),
-        (200, "<html>", "is not Prefect's API"),
-        (404, "{}", "is not Prefect's API"),
-    ):
-        with answering(status, body) as url, patch.dict(os.environ), temporary_settings({PREFECT_API_URL: url}):
-            typed = call_here(["deploy"])
-        assert typed.returncode == FOR_A_PERSON and words in typed.stderr, typed.stderr
+    assert "secret" not in typed.stderr + typed.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "body"),
+    [
+        ("deploy-without-the-password", 401, '{"exception_message": "Unauthorized"}'),
+        ("deploy-to-a-page-for-people", 200, "<html>"),
+        ("deploy-to-another-api", 404, "{}"),
+    ],
+)
+def test_what_answers_and_is_of_no_use_is_named(tmp_path: Path, name: str, status: int, body: str) -> None:
+    with answering(status, body) as port:
+        call = partial(call_with_server, f"http://127.0.0.1:{port}/api")
+        require_message(name, tmp_path, ["deploy"], call, PORT=port)
 
 
 @contextmanager
-def answering(status: int, body: str) -> Iterator[str]:
-    """A web server that gives one answer to everything, as a server of Prefect's with a password does; its address."""
+def answering(status: int, body: str) -> Iterator[int]:
+    """A web server that gives one answer to everything, as a server of Prefect's with a password does; its port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -321,7 +326,7 @@ def answering(status: int, body: str) -> Iterator[str]:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/api"
+        yield server.server_port
     finally:
         server.shutdown()
         thread.join()

@@ -74,6 +74,12 @@ def deploy(
     default, and a pause that a person set stays. A flow run that has begun goes on, also after --remove.
     """
     _require_names(tag, name)
+    _require_no_secret(assignments or [])
+    if configuration is None and (assignments or name or (pool, schedule) != (POOL, EVERY_FIVE_MINUTES)):
+        raise ConfigurationError(
+            "--set, --name, --pool and --schedule are of one run's deployment: give its CONFIG too. Without one the "
+            "command makes only the automations."
+        )
     config = None if configuration is None else settings.load_configuration(configuration, assignments or [])
     with prefect_server.asking_server() as client:
         if remove:
@@ -102,9 +108,19 @@ def _require_names(tag: str | None, name: str | None) -> None:
         )
 
 
+def _require_no_secret(assignments: list[str]) -> None:
+    """Whoever sees the server's UI sees them."""
+    for assignment in assignments:
+        if "//" in assignment and (shown := bucket_addresses.without_secrets(assignment)) != assignment:
+            raise ConfigurationError(
+                f"--set {shown}: an address with a user name, a password or parameters in it is not put on the server, "
+                "where everybody reads it. Credentials belong into the environment of the workers."
+            )
+
+
 def _address(config: RunConfig) -> str:
-    """The run's, without opening its store: who deploys need not reach it."""
-    return f"{bucket_addresses.without_secrets(config.store).rstrip('/')}/{addresses.RUNS_FOLDER}/{config.run}"
+    """The run's, without opening its store: who deploys need not reach it. Raises `ConfigurationError`."""
+    return f"{addresses.find_store_address(config.store)}/{addresses.RUNS_FOLDER}/{config.run}"
 
 
 def _put(client: SyncPrefectClient, wanted: run_deployment.RunDeployment | None, team: str | None) -> dict[str, Any]:
@@ -125,12 +141,13 @@ def _remove(client: SyncPrefectClient, config: RunConfig | None, name: str | Non
         return _describe(None, kept_automations.remove_automations(client, team), [])
     name = name or config.run
     found = run_deployment.find_deployment(client, name, _address(config))
-    done = []
+    done, notes = [], []
     if found is not None:
+        notes = run_deployment.describe_flow_runs(client, found)
         done.append(run_deployment.remove_deployment(client, found))
         team = run_deployment.team_of(found)
     done += kept_automations.remove_automations(client, team)
-    return _describe(run_deployment.full_name(name), done, [] if done else ["There was nothing to remove."])
+    return _describe(run_deployment.full_name(name), done, notes if done else ["There was nothing to remove."])
 
 
 def _describe(deployment: str | None, done: list[changes.Change], notes: list[str]) -> dict[str, Any]:

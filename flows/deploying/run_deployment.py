@@ -13,8 +13,16 @@ from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
-from prefect.client.schemas.filters import WorkerFilter, WorkerFilterStatus
-from prefect.client.schemas.objects import WorkerStatus
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    WorkerFilter,
+    WorkerFilterStatus,
+)
+from prefect.client.schemas.objects import StateType, WorkerStatus
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectNotFound
@@ -146,6 +154,19 @@ def put_deployment(
         ], notes
     done = [_update(client, wanted, found), _put_schedule(client, wanted, found)]
     return done, _describe_pauses(found) + notes
+
+
+def describe_flow_runs(client: SyncPrefectClient, found: DeploymentResponse) -> list[str]:
+    """The flow runs that go on when their deployment is taken away, and how each is ended."""
+    states = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING]))
+    flow_runs = client.read_flow_runs(
+        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[found.id])),
+        flow_run_filter=FlowRunFilter(state=states),
+    )
+    return [
+        f"The flow run {flow_run.name} is under way and goes on. To end it: holdfast stop {found.labels[RUN_LABEL]}"
+        for flow_run in flow_runs
+    ]
 
 
 def remove_deployment(client: SyncPrefectClient, found: DeploymentResponse) -> Change:

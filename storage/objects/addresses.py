@@ -11,7 +11,7 @@ from storage.errors import ConfigurationError, ObjectExistsError, StoreError
 from storage.lazy_imports import lazy_imports
 from storage.objects.local_store import LocalStore
 from storage.objects.s3.address import SCHEME as S3_SCHEME
-from storage.objects.s3.address import without_secrets
+from storage.objects.s3.address import parse_s3_address, without_secrets
 from storage.objects.store import Store
 
 # boto3 takes longer to import than all of this package: commands on a folder do without it.
@@ -36,11 +36,23 @@ def open_store(address: str, cache: Path | None = None) -> Store:
     A store in a bucket keeps copies of what it fetches in the folder `cache`, or below the system's folder for
     temporary files. Raises `ConfigurationError` for an address of another kind.
     """
-    scheme = find_scheme(address)
-    if scheme is None:
+    if _require_scheme(address) is None:
         return LocalStore(path_of(address))
-    if scheme == S3_SCHEME and address.startswith(f"{S3_SCHEME}://"):
-        return s3_store.open_s3_store(address, cache)
+    return s3_store.open_s3_store(address, cache)
+
+
+def find_store_address(address: str) -> str:
+    """The address of the store that `open_store` would open. Raises what it raises for an address of another kind."""
+    if _require_scheme(address) is None:
+        return LocalStore(path_of(address)).address
+    return str(parse_s3_address(address))
+
+
+def _require_scheme(address: str) -> str | None:
+    """What `find_scheme` finds. Raises `ConfigurationError` if it is neither None nor that of a bucket."""
+    scheme = find_scheme(address)
+    if scheme is None or address.startswith(f"{S3_SCHEME}://"):
+        return scheme
     shown = without_secrets(address)
     raise ConfigurationError(
         f"store = {shown!r}: expected s3://bucket/prefix, or the path of a folder, for instance on a network file "

@@ -211,9 +211,18 @@ def test_what_was_made_is_taken_away_and_what_others_need_stays(deployer: Deploy
     }
     assert not deployer.is_deployed() and set(deployer.automations()) == deployer.shared
     assert deployer.operator.api.get(f"/flow_runs/{planned}").status_code == NOT_FOUND
-    last = deployer.deploy("--remove", config="other.toml")
-    assert set(last.values()) == {"removed"} and len(last) == 1 + len(deployer.shared)
+    other = f"scheduled/{deployer.tag}-other"
+    under_way = deployer.operator.submit(other)
+    running = {"state": {"type": "RUNNING", "name": "Running"}, "force": True}  # no worker is there that would train
+    deployer.operator.request("POST", f"/flow_runs/{under_way}/set_state", json=running)
+    answer = deployer.ask("--remove", config="other.toml")
+    assert [change["did"] for change in answer["changes"]] == ["removed"] * (1 + len(deployer.shared))
     assert deployer.automations() == {}
+    # What trains is said, and is not touched.
+    (note,) = answer["notes"]
+    assert note.endswith(f"holdfast stop {deployer.folder}/store/runs/{deployer.tag}-other")
+    assert deployer.operator.states(under_way)[-1]["type"] == "RUNNING"
+    deployer.operator.request("DELETE", f"/flow_runs/{under_way}")
     assert deployer.ask("--remove")["notes"] == ["There was nothing to remove."]
 
 
@@ -257,6 +266,9 @@ MISTAKES = {
     "deploy-for-every-second": [CONFIG, "--schedule", "* * * * * *"],
     "deploy-for-a-team-with-a-space": [CONFIG, "--tag", "Team A"],
     "deploy-under-a-name-with-a-slash": [CONFIG, "--name", "a/b"],
+    "deploy-with-a-password-in-an-address": [CONFIG, "--set", "store=s3://key:secret@bucket/prefix"],
+    "deploy-a-store-of-another-kind": [CONFIG, "--set", "store=gs://bucket"],
+    "deploy-no-run-on-a-pool": ["--pool", POOL],
 }
 
 
@@ -264,6 +276,17 @@ MISTAKES = {
 def test_a_mistake_is_one_message_and_nothing_is_made(deployer: Deployer, name: str) -> None:
     deployer.require_message(name, *MISTAKES[name])
     assert not deployer.is_deployed() and deployer.automations() == {}
+
+
+def test_a_deployment_that_was_made_in_another_way_is_left_alone(deployer: Deployer) -> None:
+    operator = deployer.operator
+    flow = operator.request("POST", "/flows/", json={"name": "scheduled"})["id"]
+    content = {"name": deployer.run, "flow_id": flow, "tags": [deployer.tag], "work_pool_name": POOL}
+    operator.request("POST", "/deployments/", json=content)
+    before = operator.deployment(deployer.name)
+    for name, *typed in (("deploy-over-what-it-did-not-make",), ("remove-what-it-did-not-make", "--remove")):
+        deployer.require_message(name, CONFIG, "--pool", POOL, *typed, RUN=deployer.run)
+    assert operator.deployment(deployer.name) == before
 
 
 def test_the_deployment_of_another_run_is_left_alone(deployer: Deployer) -> None:

@@ -7,7 +7,13 @@ import pytest
 
 from flows.resume import load_run_configuration
 from storage.errors import ConfigurationError, RunMissingError
-from storage.objects.addresses import MAX_RUN_NAME_CHARACTERS, find_run_address, open_store, require_run_name
+from storage.objects.addresses import (
+    MAX_RUN_NAME_CHARACTERS,
+    find_run_address,
+    find_store_address,
+    open_store,
+    require_run_name,
+)
 from storage.objects.local_store import LocalStore
 from storage.runs.addresses import find_target
 from storage.runs.manifest import Manifest
@@ -25,6 +31,13 @@ def test_what_begins_like_a_url_and_is_no_address_of_a_bucket_is_one_clear_error
     words = f"store = '{address}': expected s3://bucket/prefix, or the path of a folder"
     with pytest.raises(ConfigurationError, match=re.escape(words)):
         open_store(address)
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        find_store_address(address)
+
+
+@pytest.mark.parametrize("address", ["store", "../store", "/data/store/", "s3://bucket", "s3://bucket/a/prefix/"])
+def test_the_address_of_a_store_is_found_without_opening_it(address: str) -> None:
+    assert find_store_address(address) == open_store(address).address
 
 
 def test_a_password_in_an_address_is_not_printed() -> None:

@@ -38,6 +38,7 @@ EVERY_FIVE_MINUTES = "*/5 * * * *"
 # As the name of a block may be: the team's notification block has it.
 TEAM = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 TAG_OF_ALL = "holdfast"
+WITH_USER = re.compile(r"//[^/]*@")
 
 
 def deploy(
@@ -111,10 +112,11 @@ def _require_names(tag: str | None, name: str | None) -> None:
 def _require_no_secret(assignments: list[str]) -> None:
     """Whoever sees the server's UI sees them."""
     for assignment in assignments:
-        if "//" in assignment and (shown := bucket_addresses.without_secrets(assignment)) != assignment:
+        if WITH_USER.search(assignment):
             raise ConfigurationError(
-                f"--set {shown}: an address with a user name, a password or parameters in it is not put on the server, "
-                "where everybody reads it. Credentials belong into the environment of the workers."
+                f"--set {bucket_addresses.without_secrets(assignment)}: an address with a user name or a password in "
+                "it is not put on the server, where everybody reads it. Credentials belong into the environment of the "
+                "workers."
             )
 
 

@@ -13,6 +13,8 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 
 from storage.errors import (
@@ -125,14 +127,12 @@ class LocalStore:
         except OSError as error:
             raise self._unreadable(key, error) from error
 
-    def list_keys(self, prefix: str) -> Iterator[str]:
-        folder = self.root / prefix if prefix.endswith("/") or not prefix else (self.root / prefix).parent
+    def list_keys(self, prefix: str, after: str = "", most: int | None = None) -> Iterator[str]:
+        begin = prefix[: prefix.rfind("/") + 1]
         try:
-            found = [path.relative_to(self.root) for path in _walk(folder)]
+            yield from list(islice(_walk(str(self.root / begin), begin, prefix, after), most))
         except OSError as error:
             raise self._unreadable(prefix, error) from error
-        keys = (path.as_posix() for path in found if path.parts[0] != TEMPORARY_FOLDER)
-        yield from sorted(key for key in keys if key.startswith(prefix))
 
     def delete(self, key: str) -> None:
         with self._explained(key):
@@ -264,25 +264,45 @@ def _sync_folders_above(root: Path) -> None:
             return  # who may not read a folder has not made anything in it, nor above it
 
 
-def _walk(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """All files below. What vanishes while it is looked at was deleted by another process, and is no error.
+def _walk(folder: str, begin: str, prefix: str, after: str, above: tuple[str, ...] = ()) -> Iterator[str]:
+    """The keys of all files below a folder whose keys begin with `begin`: those that `list_keys` gives, in its order.
 
-    Links to folders are followed, as they are where a listing begins: what is in a folder does not depend on from where
-    it is asked. `above` are the folders around it, so that a circle of links ends.
+    What vanishes while it is looked at was deleted by another process, and is no error. Links to folders are followed,
+    as they are where a listing begins: what is in a folder does not depend on from where it is asked. `above` are the
+    folders around it, so that a circle of links ends. A long run has many thousand files: no path is made of a name.
     """
+    # Keys of a folder's files come where its name with a slash would.
+    named = [(f"{begin}{entry.name}/", entry) for entry in _look_into(folder)]
+    wanted = [(key, entry) for key, entry in named if _may_have(key, prefix, after) and key != f"{TEMPORARY_FOLDER}/"]
+    found = [(key, entry) if _is_folder(entry) else (key[:-1], entry) for key, entry in wanted]
+    for key, entry in sorted(found, key=itemgetter(0)):
+        if not key.endswith("/"):
+            if key > after and key.startswith(prefix):
+                yield key
+        elif not _is_circle(entry, (folder, *above)):
+            yield from _walk(entry.path, key, prefix, after, (folder, *above))
+
+
+def _look_into(folder: str) -> list[os.DirEntry[str]]:
+    """What is in a folder; nothing if it is not there."""
     try:
-        entries = list(os.scandir(folder))
+        return list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
-        return
+        return []
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:  # no file system has it
-            return
+            return []
         raise
-    for entry in entries:
-        if not _is_folder(entry):
-            yield Path(entry.path)
-        elif not entry.is_symlink() or not any(path.samefile(entry.path) for path in (folder, *above)):
-            yield from _walk(Path(entry.path), (folder, *above))
+
+
+def _may_have(begin: str, prefix: str, after: str) -> bool:
+    """Whether among keys that begin with `begin` there may be one with this prefix, behind `after`."""
+    is_named = begin.startswith(prefix) or prefix.startswith(begin)
+    return is_named and (begin > after or after.startswith(begin))
+
+
+def _is_circle(folder: os.DirEntry[str], above: tuple[str, ...]) -> bool:
+    return folder.is_symlink() and any(Path(path).samefile(folder.path) for path in above)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -55,8 +55,12 @@ class Store(Protocol):
         `ObjectMissingError`, and `CorruptObjectError` where a server reports that the bytes are not what was put.
         """
 
-    def list_keys(self, prefix: str) -> Iterator[str]:
-        """Keys that start with `prefix`, in byte order. Objects only, never files under way."""
+    def list_keys(self, prefix: str, after: str = "", most: int | None = None) -> Iterator[str]:
+        """Keys that start with `prefix`, in byte order. Objects only, never files under way.
+
+        Those behind the key `after`, which need not be there; the first `most` of them. A bucket lists a thousand keys
+        for a request: who needs few of many says so.
+        """
 
     def delete(self, key: str) -> None:
         """Remove an object; one that is not there is no error."""

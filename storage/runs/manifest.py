@@ -25,6 +25,7 @@ from storage.objects.addresses import RUNS_FOLDER, run_address
 from storage.objects.digests import canonical_json, digest_of, is_sealed, require_format, sha256_of_bytes
 from storage.objects.store import Store
 from storage.runs.earlier_segments import with_earlier_segments, without_earlier_segments
+from storage.runs.newest_generation import PAGE_KEYS, find_newest_key
 from storage.runs.run_records import Record
 from storage.runs.run_state import RunState
 
@@ -78,8 +79,8 @@ class Manifest:
 
     def find_head(self) -> Generation | None:
         """The highest generation, or None for a run that was never started."""
-        keys = list(self.store.list_keys(self._key_prefix()))
-        return self._load(keys[-1]) if keys else None
+        key = find_newest_key(self.store, self._key_prefix(), self._key)
+        return None if key is None else self._load(key)
 
     def list_addresses(self) -> list[str]:
         """Where all generations are, the oldest first, sound or not."""
@@ -100,7 +101,7 @@ class Manifest:
 
     def exists(self) -> bool:
         """Whether the run was ever started. Reads nothing of it."""
-        return any(True for _ in self.store.list_keys(self._key_prefix()))
+        return any(True for _ in self.store.list_keys(self._key_prefix(), most=1))
 
     def create(self, state: RunState) -> Generation:
         """Put the first generation. Raises `ConflictError` if the run exists."""
@@ -205,9 +206,16 @@ class Manifest:
 
 
 def find_runs(store: Store) -> list[str]:
-    """The names of all runs of a store, sorted."""
-    keys = (key.split("/") for key in store.list_keys(f"{RUNS_FOLDER}/"))
-    return sorted({parts[1] for parts in keys if len(parts) == 4 and parts[2] == "manifest"})
+    """The names of all runs of a store, sorted. What else a run has is passed over, however much that is."""
+    found: set[str] = set()
+    prefix, after = f"{RUNS_FOLDER}/", ""
+    while keys := list(store.list_keys(prefix, after, PAGE_KEYS)):
+        parts = [key.split("/") for key in keys]
+        found |= {name for _, name, *rest in parts if len(rest) == 2 and rest[0] == "manifest"}
+        last = parts[-1][1]
+        # To where the last one's manifest begins, and from there to the next run: "0" is the character behind "/".
+        after = f"{prefix}{last}0" if last in found else max(keys[-1], f"{prefix}{last}/manifest/")
+    return sorted(found)
 
 
 def require_fence(state: RunState, fence: int) -> None:

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from storage.objects.local_store import LocalStore
 from tests.benchmarks.measured import Measured, growth_exponent, measure, num_bytes_in
-from tests.benchmarks.synthetic_run import RUN, write_synthetic_run
+from tests.helpers.synthetic_run import RUN, write_synthetic_run
 
 ROWS = (100_000, 1_000_000)
 COLUMNS = ("rows", "s", "CPU s", "rows/s", "peak MB", "temporary files MB", "shards MB", "ledger MB")

@@ -182,6 +182,20 @@ def test_keys_are_listed_in_order_and_by_prefix(store: Store) -> None:
     assert list(store.list_keys("none/")) == []
 
 
+def test_keys_are_listed_from_any_of_them_on_and_no_more_than_are_needed(store: Store) -> None:
+    keys = [f"{folder}/{name}" for folder in ("a", "a-b", "a/c", "a0", "é") for name in ("1", "10", "2", "2.x/3", "é")]
+    for key in keys:
+        store.write(key, b"")
+    for prefix in ("", "a", "a/", "a/2", "a/c/", "é/", "none"):
+        own = sorted(key for key in keys if key.startswith(prefix))
+        assert list(store.list_keys(prefix)) == own
+        for after in (*keys, "a/", "a/c", "a/c/0", "a0", "b", "a/2.x/"):
+            later = [key for key in own if key > after]
+            assert list(store.list_keys(prefix, after)) == later, (prefix, after)
+            for most in (1, 3):
+                assert list(store.list_keys(prefix, after, most)) == later[:most], (prefix, after, most)
+
+
 def test_deleting_twice_is_no_error(store: Store) -> None:
     store.write("gone/soon", b"")
     store.delete("gone/soon")

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from storage.errors import ObjectMissingError, StoreError
 from storage.objects.download_cache import DownloadCache, default_cache_folder
@@ -32,6 +33,8 @@ SWEEP_AGE = timedelta(days=1)
 SWEPT_PREFIXES = ("datasets/", "preparations/", "runs/")
 # Data sets are immutable under the digest of their inputs, and their shards are read again and again.
 SHARED_PREFIX = "datasets/"
+# Of one answer of a server, by the protocol.
+PAGE_KEYS = 1000
 
 
 class S3Store:
@@ -98,13 +101,20 @@ class S3Store:
     def read_chunks(self, key: str) -> Iterator[bytes]:
         return read_chunks(self._s3, key)
 
-    def list_keys(self, prefix: str) -> Iterator[str]:
+    def list_keys(self, prefix: str, after: str = "", most: int | None = None) -> Iterator[str]:
         full_prefix = self._s3.address.full_prefix(prefix)
         start = len(full_prefix) - len(prefix)
-        pages = self._s3.pages("list_objects_v2", prefix, NEXT_OBJECTS)
-        keys = [entry["Key"][start:] for page in pages for entry in page.get("Contents", [])]
-        # A console makes an empty object with a slash at its end for each folder. Sorted, since not every server does.
-        yield from sorted(key for key in keys if key and not key.endswith("/"))
+        limits: dict[str, Any] = {"StartAfter": self._s3.address.full_prefix(after)} if after else {}
+        if most is not None and most < PAGE_KEYS:
+            limits["MaxKeys"] = most
+        keys: list[str] = []
+        for page in self._s3.pages("list_objects_v2", prefix, NEXT_OBJECTS, **limits):
+            found = [entry["Key"][start:] for entry in page.get("Contents", [])]
+            # A console makes an empty object with a slash at its end for each folder. Not every server begins `after`.
+            keys += [key for key in found if key > after and not key.endswith("/")]
+            if most is not None and len(keys) >= most and found == sorted(found):
+                break
+        yield from sorted(keys)[:most]  # not every server lists in order
 
     def delete(self, key: str) -> None:
         target = self._s3.target(key)

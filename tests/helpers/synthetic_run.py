@@ -27,6 +27,7 @@ from storage.datasets import (
     token_type,
 )
 from storage.objects.local_store import LocalStore
+from storage.objects.store import Store
 from storage.runs.holders import this_process
 from storage.runs.ledger import ID_SEPARATOR, LedgerHeader, LedgerPart, write_ledger_part
 from storage.runs.manifest import Manifest
@@ -55,16 +56,16 @@ NO_METADATA: dict[str, list[str]] = {kind: [] for kind in METADATA}
 class _Consumed:
     """What the ledger records of a microbatch."""
 
-    def __init__(self, index: int, rows: NDArray[np.int64], starts_at: int) -> None:
+    def __init__(self, index: int, rows: NDArray[np.int64], ids: NDArray[np.object_], starts_at: int) -> None:
         self.index = index
         self.rows = rows
         self.starts_at = starts_at
-        self.ids = ID_SEPARATOR.join(_ids(rows).to_pylist()).encode()
+        self.ids = ID_SEPARATOR.join(ids).encode()
 
 
 def write_synthetic_run(store: LocalStore, num_rows: int, scratch: Path) -> None:
     """Publish the data set, and put manifest, checkpoint and ledger of a run over one epoch."""
-    dataset = _publish(store, num_rows, scratch)
+    dataset = publish_rows(store, num_rows, scratch)
     steps = -(-num_rows // BATCH_SIZE)
     config = _config(store, steps)
     manifest = Manifest(store, RUN)
@@ -101,7 +102,8 @@ def _config(store: LocalStore, steps: int) -> RunConfig:
     return RunConfig.model_validate({"run": RUN, "store": store.address, "data": data, "train": train})
 
 
-def _publish(store: LocalStore, num_rows: int, scratch: Path) -> DatasetManifest:
+def publish_rows(store: Store, num_rows: int, scratch: Path) -> DatasetManifest:
+    """A data set whose training split has so many rows; the other splits are not there."""
     digest = f"synthetic-{num_rows}".ljust(64, "0")
     starts = range(0, num_rows, SHARD_ROWS)
     shards = [_put_shard(store, digest, range(a, min(a + SHARD_ROWS, num_rows)), scratch) for a in starts]
@@ -122,7 +124,7 @@ def _publish(store: LocalStore, num_rows: int, scratch: Path) -> DatasetManifest
     return manifest
 
 
-def _put_shard(store: LocalStore, digest: str, rows: range, scratch: Path) -> FileRecord:
+def _put_shard(store: Store, digest: str, rows: range, scratch: Path) -> FileRecord:
     name = f"train-{rows.start // SHARD_ROWS:05d}.parquet"
     path = scratch / name
     with ShardFile(path, GROUP_ROWS) as file:
@@ -161,7 +163,7 @@ def _write_ledger(
 ) -> LedgerPart | None:
     """All parts of a run that was saved every so many steps; the last one."""
     part = None
-    for first_step, end_step, table in _consumed(config, dataset.splits["train"].num_rows):
+    for first_step, end_step, table in consumed(config, dataset.splits["train"].num_rows, STEPS_A_PART):
         header = LedgerHeader(
             run=RUN,
             fence=fence,
@@ -180,22 +182,26 @@ def _write_ledger(
     return part
 
 
-def _consumed(config: RunConfig, num_rows: int) -> Iterator[tuple[int, int, pa.Table]]:
+def consumed(config: RunConfig, num_rows: int, steps_a_part: int) -> Iterator[tuple[int, int, pa.Table]]:
+    """First step, the one after the last, and the ledger's rows of each part, as training would record them."""
     order = SampleOrder(num_rows, GROUP_ROWS, config.train.seed)
     cut = microbatch_cut(config.model, config.train)
-    receipts = ReceiptWords(MICROBATCHES, BATCH_SIZE)
+    train = config.train
+    receipts = ReceiptWords(train.microbatches, train.batch_size)
     consumption = Consumption(receipts)
-    steps = config.train.num_steps
-    for first_step in range(0, steps, STEPS_A_PART):
-        end_step = min(first_step + STEPS_A_PART, steps)
-        for step in range(first_step, end_step):
-            rows = order.rows(step * BATCH_SIZE, BATCH_SIZE)
-            cuts = cut.cut(_lengths(rows), MICROBATCHES)
+    for first_step in range(0, train.num_steps, steps_a_part):
+        end_step = min(first_step + steps_a_part, train.num_steps)
+        rows = order.rows(first_step * train.batch_size, (end_step - first_step) * train.batch_size)
+        lengths, ids = _lengths(rows), _ids(rows).to_numpy(zero_copy_only=False)
+        for number, step in enumerate(range(first_step, end_step)):
+            batch = slice(number * train.batch_size, (number + 1) * train.batch_size)
+            cuts = cut.cut(lengths[batch], train.microbatches)
             starts = accumulate(map(len, cuts), initial=0)
-            consumed = [
-                _Consumed(i, rows[places], start) for i, (places, start) in enumerate(zip(cuts, starts, strict=False))
+            microbatches = [
+                _Consumed(index, rows[batch][places], ids[batch][places], start)
+                for index, (places, start) in enumerate(zip(cuts, starts, strict=False))
             ]
-            words = receipts.of_samples(cast(list[Microbatch], consumed))
-            consumption.record(step, torch.cat([torch.zeros(MICROBATCHES, dtype=torch.int64), words]))
+            words = receipts.of_samples(cast(list[Microbatch], microbatches))
+            consumption.record(step, torch.cat([torch.zeros(train.microbatches, dtype=torch.int64), words]))
         yield first_step, end_step, consumption.table()
         consumption.forget_before(end_step)

@@ -3,10 +3,10 @@
 Invariant: reads only. The parts are written with a save, by `training/checkpointing`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-from storage.objects.history import HistoryPart, walk_history
+from storage.objects.history import HistoryContent, HistoryPart, walk_history
 from storage.objects.store import Store
 
 ENTRIES = ("loss", "gradient_norm", "validation")
@@ -18,12 +18,14 @@ def newest_part_of(state: Mapping[str, Any]) -> HistoryPart | None:
     return None if stated is None else HistoryPart.model_validate(stated)
 
 
-def read_whole_history(store: Store, state: Mapping[str, Any]) -> dict[str, list[Any]]:
+def read_whole_history(
+    store: Store, state: Mapping[str, Any], known: MutableMapping[HistoryPart, HistoryContent] | None = None
+) -> dict[str, list[Any]]:
     """Loss curve and validations of a checkpoint's `state.json` from step 0 on. Raises `CorruptObjectError`.
 
-    `loss` has points (step, mean loss, learning rate), `gradient_norm` (step, norm before it was clipped), `validation`
-    the metrics of each by step.
+    Parts that are `known` are not read again. `loss` has points (step, mean loss, learning rate), `gradient_norm`
+    (step, norm before it was clipped), `validation` the metrics of each by step.
     """
-    parts = [content.entries for content in walk_history(store, newest_part_of(state))][::-1]
+    parts = [content.entries for content in walk_history(store, newest_part_of(state), known)][::-1]
     parts.append(state["history"])
     return {name: [entry for part in parts for entry in part[name]] for name in ENTRIES}

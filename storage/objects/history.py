@@ -6,7 +6,7 @@ Invariant: a part is in the store before anything that names it, and its key has
 writes the same bytes. A part that nothing names, of a save or a commit that was cut off, means nothing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,10 +82,20 @@ def read_history_part(store: Store, part: HistoryPart) -> HistoryContent:
         raise CorruptObjectError(f"{part.key} is not a part of a run's history.") from error
 
 
-def walk_history(store: Store, newest: HistoryPart | None) -> Iterator[HistoryContent]:
-    """The parts of a chain, the newest first. Raises `CorruptObjectError` where it breaks."""
+def walk_history(
+    store: Store, newest: HistoryPart | None, known: MutableMapping[HistoryPart, HistoryContent] | None = None
+) -> Iterator[HistoryContent]:
+    """The parts of a chain, the newest first. Raises `CorruptObjectError` where it breaks.
+
+    Those that are `known`, from an earlier walk, are not read again, and those that are read are known then: a part
+    never changes.
+    """
     part = newest
     while part is not None:
-        content = read_history_part(store, part)
+        content = known.get(part) if known is not None else None
+        if content is None:
+            content = read_history_part(store, part)
+            if known is not None:
+                known[part] = content
         yield content
         part = content.previous

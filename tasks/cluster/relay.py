@@ -18,7 +18,7 @@ from tasks.cluster.orders import (
     write_reports,
 )
 from tasks.cluster.rank_ends import find_counting_ends
-from tasks.cluster.reports import ReportFollower
+from tasks.cluster.reports import ReportFollower, is_event
 from training.agents.ends import RankEnds
 from training.metrics.reporter import Report
 from training.rank_status import read_rank_statuses
@@ -68,7 +68,7 @@ class Relay:
             self._reports.append(NumberedReport(number=self._count, report=report))
             self._has_news = True
         newest = self._reports[-1:]
-        events = [numbered for numbered in self._reports[:-1] if _is_event(numbered.report)]
+        events = [numbered for numbered in self._reports[:-1] if is_event(numbered.report)]
         self._reports = events[-MOST_EVENTS:] + newest
 
     def _pass_on_statuses(self) -> None:
@@ -95,7 +95,3 @@ class Relay:
         size = self._log.stat().st_size if self._log.exists() else 0
         if size != self._log_bytes:
             self._log_bytes = write_log(self._store, self._run, self._fence, self._log, self._node)
-
-
-def _is_event(report: Report) -> bool:
-    return report.checkpoint is not None or report.note is not None or report.alarm is not None

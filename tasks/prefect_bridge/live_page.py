@@ -5,10 +5,13 @@ and from the store; a server or a store that does not answer is asked again the 
 """
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from storage.datasets import load_dataset
 from storage.errors import HoldfastError
 from storage.lazy_imports import lazy_imports
+from storage.objects.history import HistoryContent, HistoryPart
 from storage.runs.run_state import CheckpointRecord, RunState
 from tasks.background import BackgroundThread
 from tasks.configuration.run import RunConfig
@@ -40,6 +43,7 @@ class LivePicture(BackgroundThread):
         self._report: Report | None = None
         self._has_got_on = True  # a segment has begun
         self._page_at = time.monotonic() + FIRST_PAGE_SECONDS
+        self._parts: dict[HistoryPart, HistoryContent] = {}  # of the curves, which were read for an earlier page
         self._progress = LiveArtifact(f"progress-{config.run}", "progress")
         self._summary = LiveArtifact(f"run-{config.run}", "markdown")
         self._pictures = {name: LiveArtifact(f"{name}-{config.run}", "image") for name in ("loss", "metrics")}
@@ -68,13 +72,13 @@ class LivePicture(BackgroundThread):
     def _make_page(self) -> None:
         try:
             state = self._run_paths.manifest.load_head().state
-            write_report(self._run_paths.store, state, load_dataset(self._run_paths.store, *_dataset_of(state)))
-            self._send_page(state)
+            store, history = self._run_paths.store, read_history(self._run_paths.store, state, self._parts)
+            write_report(store, state, load_dataset(store, *_dataset_of(state)), history)
+            self._send_page(state, history)
         except HoldfastError as error:
             warn(f"The report could not be written; the next promotion, or the end of the flow, tries again: {error}")
 
-    def _send_page(self, state: RunState) -> None:
-        history = read_history(self._run_paths.store, state)
+    def _send_page(self, state: RunState, history: Mapping[str, Any]) -> None:
         address = report_address(self._run_paths.store, state.run)
         self._summary.update(summarise(state, self._config, address, history))
         charts = {

@@ -6,6 +6,7 @@ made again at any time.
 """
 
 import json
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from storage.checkpoints.checkpoints import STATE_NAME
@@ -15,6 +16,7 @@ from storage.datasets import DatasetManifest
 from storage.errors import CorruptObjectError, ObjectUnreadableError
 from storage.lazy_imports import lazy_imports
 from storage.objects.addresses import RUNS_FOLDER
+from storage.objects.history import HistoryContent, HistoryPart
 from storage.objects.store import Store
 from storage.runs.run_state import RunState
 from storage.runs.segments import find_heartbeat
@@ -51,20 +53,24 @@ def report_address(store: Store, run: str) -> str:
     return f"{store.address}/{_key(run)}"
 
 
-def write_report(store: Store, state: RunState, dataset: DatasetManifest) -> None:
-    """Write the page, or replace it. Raises `StoreError`."""
-    store.write(_key(state.run), make_report(store, state, dataset).encode())
+def write_report(
+    store: Store, state: RunState, dataset: DatasetManifest, history: Mapping[str, Any] | None = None
+) -> None:
+    """Write the page, or replace it. Raises `StoreError`. `history` is what `read_history` gave, if it was read."""
+    store.write(_key(state.run), make_report(store, state, dataset, history).encode())
 
 
-def make_report(store: Store, state: RunState, dataset: DatasetManifest) -> str:
-    """The page as HTML."""
+def make_report(
+    store: Store, state: RunState, dataset: DatasetManifest, history: Mapping[str, Any] | None = None
+) -> str:
+    """The page as HTML; `history` as above."""
     tested = state.headline
     record = next((kept for kept in state.kept if tested is not None and kept.path == tested.path), state.promoted)
     evaluation, calibration = find_evaluation(store, record), find_calibration(store, record)
     remarks = data_remarks.remarks_of(store, state, dataset)
-    history, baseline = read_history(store, state), find_baseline(store, state)
+    curves, baseline = history or read_history(store, state), find_baseline(store, state)
     deaths = _find_deaths(store, state)
-    return run_page.render_report(state, history, evaluation, dataset, calibration, remarks, baseline, deaths)
+    return run_page.render_report(state, curves, evaluation, dataset, calibration, remarks, baseline, deaths)
 
 
 def _find_deaths(store: Store, state: RunState) -> str | None:
@@ -73,13 +79,18 @@ def _find_deaths(store: Store, state: RunState) -> str | None:
     return None if heartbeat is None else describe_views(heartbeat.views, heartbeat.view_totals)
 
 
-def read_history(store: Store, state: RunState) -> dict[str, Any]:
-    """Loss curve and validations up to the resume point; of them what can be read, and a warning if that is not all."""
+def read_history(
+    store: Store, state: RunState, known: MutableMapping[HistoryPart, HistoryContent] | None = None
+) -> dict[str, Any]:
+    """Loss curve and validations up to the resume point; of them what can be read, and a warning if that is not all.
+
+    Whoever reads again and again gives the same `known` each time: what it has of the history is not read again.
+    """
     if state.promoted is None:
         return NO_HISTORY
     stated = json.loads(store.read(f"{state.promoted.path}/{STATE_NAME}"))
     try:
-        return read_whole_history(store, stated)
+        return read_whole_history(store, stated, known)
     except (CorruptObjectError, ObjectUnreadableError) as error:
         warn(f"The report's curves lack their first steps: {error} Training and its result do not depend on them.")
         recent: dict[str, Any] = stated["history"]

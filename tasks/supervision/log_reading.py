@@ -13,6 +13,8 @@ from storage.objects.store import Store
 from tasks.text import count_of
 from training.metrics.rank_lines import prefix_of
 
+PIECE_BYTES = 2**20
+
 
 @dataclass(frozen=True)
 class NewText:
@@ -34,23 +36,35 @@ class LogReader:
     def read(self, is_last: bool) -> Iterator[NewText]:
         """What is new in each log. A line that has not ended comes when it has, or if this is the last time."""
         for log in read_logs(self._store, self._run, self.fence):
-            text = self._take(log, is_last)
-            if text:
-                yield NewText(log.node, text)
+            for text in self._take(log, is_last):
+                if text:
+                    yield NewText(log.node, text)
 
-    def _take(self, log: StoredLog, is_last: bool) -> str:
+    def _take(self, log: StoredLog, is_last: bool) -> Iterator[str]:
         read_to = self._read_to.get(log.node, 0)
-        new = log.data[max(0, read_to - log.begins_at) :]
-        whole = new if is_last else new[: new.rfind(b"\n") + 1]
-        if not whole:
-            return ""
-        self._read_to[log.node] = max(read_to, log.begins_at) + len(whole)
+        begin = max(0, read_to - log.begins_at)
+        end = len(log.data) if is_last else log.data.rfind(b"\n", begin) + 1
+        if end <= begin:
+            return
+        self._read_to[log.node] = log.begins_at + end
         missed = log.begins_at - read_to
         gap = f"({count_of(missed, 'byte')} of this log are not in the store.)\n" if missed > 0 else ""
-        return gap + self._select(whole.decode(errors="replace"))
+        while begin < end:
+            piece_end = _end_of_piece(log.data, begin, end)
+            yield gap + self._select(log.data[begin:piece_end].decode(errors="replace"))
+            begin, gap = piece_end, ""
 
     def _select(self, text: str) -> str:
         if self._prefix is None:
             return text
         lines = io.StringIO(text, newline="\n")  # `splitlines` ends one at other characters too
         return "".join(line for line in lines if line.startswith(self._prefix))
+
+
+def _end_of_piece(data: bytes, begin: int, end: int) -> int:
+    """Where the whole lines end that are given at once: a long log would take several times its size in memory."""
+    if end - begin <= PIECE_BYTES:
+        return end
+    within = data.rfind(b"\n", begin, begin + PIECE_BYTES)
+    behind = within if within >= 0 else data.find(b"\n", begin + PIECE_BYTES, end)
+    return behind + 1 if behind >= 0 else end

@@ -43,7 +43,7 @@ def read_points(store: Store, snapshot: Snapshot, after_step: int = -1) -> list[
     """
     state, marks = snapshot.state, snapshot.marks
     values = list(_values(_read_entries(store, state, after_step)))
-    values += [(key, mark.step, value) for mark in marks.marks for key, value in mark.figures.items()]
+    values += [(key, mark.step, value) for mark in marks.after(after_step) for key, value in mark.figures.items()]
     if state.headline is not None and state.metrics_step is not None:
         # At the last step, whichever model was tested: what comes at an earlier one would not be sent any more.
         values += [(f"test/{name}", state.metrics_step, float(v)) for name, v in state.headline.metrics.items()]

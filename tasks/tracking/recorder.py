@@ -116,8 +116,7 @@ class Keeper:
             self._marks = self._written = read_marks(self._store, self._run)
         marks = self._marks = self._marks.with_mark_of(state, figures)
         if marks != self._written:
-            write_marks(self._store, self._run, marks)
-            self._written = marks
+            marks = self._marks = self._written = write_marks(self._store, self._run, marks)
         snapshot = Snapshot(state, marks)
         if self._config.files and (is_last or time.monotonic() >= self._files_at):
             self._write_files(snapshot)

@@ -46,7 +46,7 @@ def read_versions(device: torch.device) -> dict[str, str]:
 
 @functools.cache
 def _read_libraries() -> dict[str, str]:
-    """Read once: each one is found by a look through all that is installed."""
+    """Read once, as what is below: each one is found by a look through all that is installed."""
     optional = [library for library in OPTIONAL_LIBRARIES if library in sys.modules]
     return {library: version(library) for library in (*LIBRARIES, *optional)} | {"python": platform.python_version()}
 
@@ -97,6 +97,7 @@ def describe_version_changes(before: dict[str, str], now: dict[str, str]) -> str
     )
 
 
+@functools.cache
 def _read_triton() -> dict[str, str]:
     """torch.compile makes its kernels for GPUs with it; it comes with torch's GPU packages."""
     try:
@@ -111,6 +112,7 @@ def _read_built_with() -> dict[str, str]:
     return {name: match[1] for name, match in found.items() if match}
 
 
+@functools.cache
 def _read_cuda() -> dict[str, str]:
     cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else ()  # type: ignore[no-untyped-call]

@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from storage.objects.local_store import LocalStore
 from storage.runs.segments import find_outcome
+from tasks.cluster import reports as cluster_reports
 from tasks.cluster.reports import ReportFollower
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import make_spec
@@ -57,6 +60,28 @@ def test_a_rank_goes_on_and_its_checkpoint_is_reported_later(tmp_path: Path) -> 
     reports = ReportFollower(path).read()
     assert [report.checkpoint and report.checkpoint.step for report in reports] == [5, None]
     assert reports[-1].step == 6
+
+
+def test_who_is_far_behind_is_given_what_is_said_once_the_beginnings_of_phases_and_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_reports, "MOST_REPORTS", 10)
+    path = tmp_path / "progress.jsonl"
+    reporter, follower = Reporter(path, FIRST, batch_size=8), ReportFollower(path)
+    for step in range(1, 1001):
+        with reporter.phase("train"):
+            reporter.stepped(step, 0.5, 100, 1)
+            for _ in range(5):
+                reporter._report()
+        if step % 100 == 0:
+            reporter.checkpointed(f"checkpoints/{step}", step)
+    found = follower.read()
+    assert [report.step for report in found if report.checkpoint is not None] == list(range(100, 1001, 100))
+    begun = [report.step for report in found if report.phase == "train"]
+    assert set(begun) >= set(range(0, 1000, 100)) and found[-1].step == 1000 and len(found) < 50
+    assert follower.read() == []
+    reporter.noted("the next one")
+    assert [report.note for report in follower.read()] == ["the next one"]
 
 
 def test_the_outcome_is_recorded_though_no_report_can_be_written(tmp_path: Path) -> None:

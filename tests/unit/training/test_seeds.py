@@ -1,11 +1,14 @@
 """Random numbers are functions of the step and the microbatch: a resume draws what an uninterrupted run draws."""
 
+import hashlib
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
 
 from training.batches.seeds import seed_everything
+from training.data.random_bits import random_bits
 
 
 def draw() -> tuple[float, float, float]:
@@ -36,3 +39,17 @@ def test_a_microbatch_draws_what_torch_draws_after_its_own_seeding() -> None:
     state = torch.get_rng_state()
     torch.manual_seed(torch.initial_seed())
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_random_bits_are_those_of_a_new_generator_whatever_was_drawn_before_and_in_each_thread() -> None:
+    def expected(count: int, number: int) -> list[int]:
+        key = hashlib.sha256(repr(("purpose", number)).encode()).digest()[:16]
+        words: list[int] = np.random.Philox(key=int.from_bytes(key, "little")).random_raw(count).tolist()
+        return words
+
+    def draw_some(number: int) -> bool:
+        counts = (1, 3, 4, 5, 1000, 1)
+        return all(random_bits(n, "purpose", np.int64(number)).tolist() == expected(n, number) for n in counts)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(draw_some, range(200)))

@@ -12,6 +12,7 @@ from storage.objects.local_store import LocalStore
 from tasks.configuration.run import DataConfig, RunConfig
 from tasks.run_paths import RunPaths
 from tasks.supervision import live_log as live
+from tasks.supervision import log_reading
 from tasks.supervision.launch import find_folder, hold_lease
 from tasks.supervision.live_log import LiveLog
 from tasks.supervision.log_reading import LogReader, NewText
@@ -188,3 +189,18 @@ def test_the_logs_of_nodes_are_read_one_by_one(tmp_path: Path) -> None:
     logs[0].print("on one\n")
     logs[1].print("more\n")
     assert list(reader.read(is_last=False)) == [NewText("n1", "on one\n"), NewText("n2", "more\n")]
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_long_log_is_given_in_pieces_of_whole_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_last: bool
+) -> None:
+    monkeypatch.setattr(log_reading, "PIECE_BYTES", 100)
+    segment = Segment(tmp_path, LocalStore(tmp_path / "store"))
+    lines = [f"[rank 0] {'é' * (number % 90)}\n" for number in range(200)]
+    segment.print("".join(lines) + "half")
+    write_log(segment.store, RUN, segment.lease.fence, segment.file)
+    pieces = [new.text for new in LogReader(segment.store, RUN, segment.lease.fence).read(is_last)]
+    assert "".join(pieces) == "".join(lines) + ("half" if is_last else "")
+    assert len(pieces) > 50 and all(piece.endswith("\n") for piece in pieces[:-1])
+    assert max(len(piece.encode()) for piece in pieces) < 100 + len(max(lines, key=len).encode())

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,51 @@ def test_what_a_rollback_left_out_is_forgotten() -> None:
 
 def test_marks_that_cannot_be_read_are_as_none(store: LocalStore) -> None:
     store.write("runs/run/tracking.json", b"{")
+    assert read_marks(store, "run") == Marks()
+
+
+def keep_marks(store: LocalStore, steps: Iterable[int], *resume_steps: int) -> Marks:
+    """A mark for each of these steps, each written at its promotion by a process of its own."""
+    for step in steps:
+        write_marks(store, "run", read_marks(store, "run").with_mark_of(state_at(step, *resume_steps), {"a": step}))
+    return read_marks(store, "run")
+
+
+def test_what_a_promotion_writes_of_the_marks_does_not_grow_with_the_run(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.tracking.marks.MARKS_IN_PART", 4)
+    sizes = []
+    for number in range(1, 50):
+        marks = keep_marks(store, [10 * number])
+        assert [mark.step for mark in marks.marks] == list(range(10, 10 * number + 1, 10))
+        assert [mark.figures for mark in marks.marks] == [{"a": mark.step} for mark in marks.marks]
+        sizes.append(len(store.read("runs/run/tracking.json")))
+    assert max(sizes[16:]) <= max(sizes[:16]) + 50  # the name of a part, and digits
+    assert len(list(store.list_keys("runs/run/history/marks-"))) == marks.num_earlier // 4 == 11
+    whole = Marks(marks=marks.marks)
+    state = state_at(490)
+    assert [marks.milliseconds(state, step) for step in range(1, 491)] == [
+        whole.milliseconds(state, step) for step in range(1, 491)
+    ]
+    assert [mark.step for mark in marks.after(455)] == [460, 470, 480, 490]
+
+
+@pytest.mark.parametrize("resume_step", [0, 5, 115, 160, 235, 300])
+def test_a_rollback_forgets_marks_also_where_they_are_in_parts(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, resume_step: int
+) -> None:
+    monkeypatch.setattr("tasks.tracking.marks.MARKS_IN_PART", 4)
+    keep_marks(store, range(10, 310, 10))
+    marks = keep_marks(store, [305, 315, 325], resume_step)
+    assert [mark.step for mark in marks.marks] == [*range(10, resume_step + 1, 10), 305, 315, 325]
+
+
+def test_marks_of_which_a_part_is_damaged_are_as_none(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.tracking.marks.MARKS_IN_PART", 4)
+    keep_marks(store, range(10, 310, 10))
+    key = next(store.list_keys("runs/run/history/marks-"))
+    store.write(key, store.read(key).replace(b"10", b"11", 1))
     assert read_marks(store, "run") == Marks()
 
 

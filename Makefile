@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The tests start hundreds of processes. Each would compile our modules again where the environment has this set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test fast-tests quick slow one lint demo drill-kinds bench-exact bench-passes bench-starts bench-survivors bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-predict bench-loader bench-goodput bench-finetune gpu scaling campaign clean
+.PHONY: setup test fast-tests quick slow one lint demo drill-kinds bench-exact bench-passes bench-starts bench-survivors bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-long bench-predict bench-loader bench-goodput bench-finetune gpu scaling campaign clean
 
 setup: $(VENV)/.installed
 
@@ -102,6 +102,9 @@ bench-audit: setup
 	$(BIN)/python -m tests.benchmarks.bench_audit $(if $(ROWS),--rows $(ROWS))
 
 # Some minutes on an idle machine; what it measures stands in training/export/README.md.
+bench-long: setup
+	$(BIN)/python -m tests.benchmarks.bench_long $(OPTIONS)
+
 bench-predict: setup
 	$(BIN)/python -m tests.benchmarks.bench_predict
 

@@ -69,7 +69,7 @@ def _count_folder(stack: ExitStack, store: LocalStore, counted: Counted) -> None
 
     def listing(folder: Any = ".") -> Any:
         entries = scandir(folder)
-        if not Path(folder).is_relative_to(store.root):
+        if isinstance(folder, int) or not Path(folder).is_relative_to(store.root):
             return entries
         found = list(entries)
         counted.add("list")

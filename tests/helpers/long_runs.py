@@ -7,7 +7,7 @@ lease, the ranks' folder, and something to settle.
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -82,6 +82,11 @@ class LongRun:
     paths: RunPaths
     config: RunConfig
     size: Size
+
+    def opened_anew(self, store: Store) -> "LongRun":
+        """The same by `store`, which another process has opened, or this one anew."""
+        paths = replace(self.paths, store=store, manifest=Manifest(store, RUN))
+        return replace(self, store=store, paths=paths)
 
 
 def paths_of(store: Store, folder: Path) -> RunPaths:

@@ -22,8 +22,8 @@ class _Generator(threading.local):
 
     def draw(self, key: bytes, count: int) -> NDArray[np.uint64]:
         """The first `count` words of the stream with this key, of 16 bytes."""
-        place = {"counter": self._beginning["state"]["counter"], "key": np.frombuffer(key, _KEY)}
-        self._philox.state = self._beginning | {"state": place}
+        self._beginning["state"]["key"] = np.frombuffer(key, _KEY)
+        self._philox.state = self._beginning
         words: NDArray[np.uint64] = self._philox.random_raw(count)
         return words
 

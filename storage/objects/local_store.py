@@ -271,10 +271,18 @@ def _walk(folder: str, begin: str, prefix: str, after: str, above: tuple[str, ..
     as they are where a listing begins: what is in a folder does not depend on from where it is asked. `above` are the
     folders around it, so that a circle of links ends. A long run has many thousand files: no path is made of a name.
     """
-    # Keys of a folder's files come where its name with a slash would.
+    # Keys of a folder's files come where its name with a slash would: what none of them can be wanted of is left out.
     named = [(f"{begin}{entry.name}/", entry) for entry in _look_into(folder)]
-    wanted = [(key, entry) for key, entry in named if _may_have(key, prefix, after) and key != f"{TEMPORARY_FOLDER}/"]
-    found = [(key, entry) if _is_folder(entry) else (key[:-1], entry) for key, entry in wanted]
+    wanted = [
+        (key, entry)
+        for key, entry in named
+        if (key > after or after.startswith(key)) and (key.startswith(prefix) or prefix.startswith(key))
+    ]
+    found = [
+        (key, entry) if _is_folder(entry) else (key[:-1], entry)
+        for key, entry in wanted
+        if key != f"{TEMPORARY_FOLDER}/"
+    ]
     for key, entry in sorted(found, key=itemgetter(0)):
         if not key.endswith("/"):
             if key > after and key.startswith(prefix):
@@ -293,12 +301,6 @@ def _look_into(folder: str) -> list[os.DirEntry[str]]:
         if error.errno == errno.ENAMETOOLONG:  # no file system has it
             return []
         raise
-
-
-def _may_have(begin: str, prefix: str, after: str) -> bool:
-    """Whether among keys that begin with `begin` there may be one with this prefix, behind `after`."""
-    is_named = begin.startswith(prefix) or prefix.startswith(begin)
-    return is_named and (begin > after or after.startswith(begin))
 
 
 def _is_circle(folder: os.DirEntry[str], above: tuple[str, ...]) -> bool:

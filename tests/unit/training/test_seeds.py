@@ -49,7 +49,7 @@ def test_random_bits_are_those_of_a_new_generator_whatever_was_drawn_before_and_
 
     def draw_some(number: int) -> bool:
         counts = (1, 3, 4, 5, 1000, 1)
-        return all(random_bits(n, "purpose", np.int64(number)).tolist() == expected(n, number) for n in counts)
+        return all(random_bits(n, "purpose", number).tolist() == expected(n, number) for n in counts)
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(draw_some, range(200)))

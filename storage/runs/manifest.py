@@ -116,13 +116,16 @@ class Manifest:
         `change` must be pure and raises a `ConflictError` where the head forbids it; it is called again on a newer head
         whenever another writer was quicker.
         """
+        met = 0
         for _ in range(MAX_ATTEMPTS):
             head = self.load_head()
+            if head.generation < met:  # the listing of a network file system may lag half a minute behind
+                head = self.load_generation(met)
             number = head.generation + 1
             try:
                 return self._put(number, event, change(head.state, number))
             except ObjectExistsError:
-                continue
+                met = number
         raise ConflictError(
             f"The run {self.run!r}: other processes committed first {MAX_ATTEMPTS} times in a row. Run again."
         )

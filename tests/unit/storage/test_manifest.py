@@ -3,6 +3,7 @@
 import json
 import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -267,3 +268,26 @@ def test_a_commit_whose_reply_was_lost_is_recognised_as_ours(
     monkeypatch.setattr(LocalStore, "write_if_absent", put_twice)
     fence = lease_run(manifest)
     assert fence == manifest.load_head().generation == 2
+
+
+class LaggingListings(LocalStore):
+    """As a network file system whose clients keep what is in a folder for a while: what others put is not listed."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._listed: dict[str, list[str]] = {}
+
+    def list_keys(self, prefix: str, after: str = "", most: int | None = None) -> Iterator[str]:
+        listed = self._listed.setdefault(prefix, list(super().list_keys(prefix)))
+        yield from [key for key in listed if key > after][:most]
+
+
+def test_a_commit_goes_on_from_what_others_committed_though_listings_lag_behind(
+    manifest: Manifest, store: LocalStore
+) -> None:
+    here = Manifest(LaggingListings(store.root), "run")
+    assert here.load_head().generation == 1
+    for number in range(3):
+        manifest.commit(f"by another machine {number}", lambda state, _: state)
+    committed = here.commit("ours", lambda state, number: state.model_copy(update={"steps_total": number}))
+    assert committed.generation == 5 and committed == manifest.load_head()

@@ -16,6 +16,8 @@ from storage.runs.segments import segment_path
 LOG_NAME = "ranks.log"
 LOG_FOLDER = "logs"
 MOST_LOG_BYTES = 2**20
+# Of a log of ranks that have ended: it is in memory as a whole where it is put, and where it is read.
+MOST_KEPT_LOG_BYTES = 2**26
 _LEFT_OUT = re.compile(rb"The first (\d+) bytes of this log are left out\.\n")
 
 
@@ -33,12 +35,12 @@ class StoredLog:
 
 
 def write_log(
-    store: Store, run: str, fence: int, file: Path, node: str | None = None, most_bytes: int | None = MOST_LOG_BYTES
+    store: Store, run: str, fence: int, file: Path, node: str | None = None, most_bytes: int = MOST_LOG_BYTES
 ) -> int:
     """Replace what the store has of a log by this file, of a long one by its end; how long the file was then."""
     size = file.stat().st_size
     begins_at = 0
-    if most_bytes is not None and size > most_bytes:
+    if size > most_bytes:
         begins_at = size - most_bytes + len(_left_out_line(size))
     with file.open("rb") as opened:
         opened.seek(begins_at)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from storage.errors import ConfigurationError, ConflictError, RunBusyError
-from storage.logs import LOG_NAME, write_log
+from storage.logs import LOG_NAME, MOST_KEPT_LOG_BYTES, write_log
 from storage.objects.addresses import run_address
 from storage.runs.holders import is_alive, is_visible, this_process
 from storage.runs.kept_outcomes import Launch, settle_outcome
@@ -249,7 +249,7 @@ def _is_specified_for(run_paths: RunPaths, folder: Path, fence: int) -> bool:
 def _put_folder_away(run_paths: RunPaths, folder: Path, fence: int) -> None:
     log = folder / LOG_NAME
     if log.is_file():
-        write_log(run_paths.store, run_paths.manifest.run, fence, log, most_bytes=None)
+        write_log(run_paths.store, run_paths.manifest.run, fence, log, most_bytes=MOST_KEPT_LOG_BYTES)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.logs import MOST_LOG_BYTES, StoredLog, read_logs, write_log
+from storage.logs import MOST_KEPT_LOG_BYTES, MOST_LOG_BYTES, StoredLog, read_logs, write_log
 from storage.objects.local_store import LocalStore
 
 RUN, FENCE = "run", 7
@@ -41,10 +41,10 @@ def test_of_a_long_log_the_end_is_kept_and_it_is_known_where_it_begins(
     assert kept.startswith(b"The first %d bytes of this log are left out.\n" % log.begins_at)
 
 
-def test_a_long_log_is_kept_whole_where_no_limit_is_asked_for(store: LocalStore, tmp_path: Path) -> None:
+def test_a_long_log_is_kept_whole_where_another_limit_is_asked_for(store: LocalStore, tmp_path: Path) -> None:
     file = tmp_path / "ranks.log"
     file.write_bytes(b"x" * (MOST_LOG_BYTES + 5))
-    write_log(store, RUN, FENCE, file, most_bytes=None)
+    write_log(store, RUN, FENCE, file, most_bytes=MOST_KEPT_LOG_BYTES)
     assert store.read(KEY) == file.read_bytes()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import StoreError
-from storage.logs import LOG_NAME, MOST_LOG_BYTES, read_logs, write_log
+from storage.logs import LOG_NAME, MOST_KEPT_LOG_BYTES, MOST_LOG_BYTES, read_logs, write_log
 from storage.objects.local_store import LocalStore
 from tasks.configuration.run import DataConfig, RunConfig
 from tasks.run_paths import RunPaths
@@ -138,7 +138,7 @@ class Log:
         self.store, self.node = LocalStore(folder / "store"), node
         self.file = folder / f"{node}.log"
 
-    def print(self, text: str, most_bytes: int | None = MOST_LOG_BYTES) -> None:
+    def print(self, text: str, most_bytes: int = MOST_LOG_BYTES) -> None:
         with self.file.open("a") as log:
             log.write(text)
         write_log(self.store, RUN, 7, self.file, self.node, most_bytes)
@@ -169,7 +169,7 @@ def test_a_reader_that_came_too_late_for_some_lines_is_told_how_much_it_missed(t
     missed = len(whole) - len(first.text) - len(rest)
     assert told == f"({missed} bytes of this log are not in the store.)"
     assert whole.startswith(first.text) and whole.endswith(rest) and missed > 0
-    log.print("last\n", most_bytes=None)  # as the settled segment writes it
+    log.print("last\n", most_bytes=MOST_KEPT_LOG_BYTES)  # as the settled segment writes it
     assert list(reader.read(is_last=True)) == [NewText(None, "last\n")]
 
 

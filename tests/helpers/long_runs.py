@@ -44,7 +44,6 @@ from training.metrics.curve import LossCurve
 from training.metrics.report_file import ReportFile
 from training.metrics.reporter import Report
 from training.metrics.training_state import TrainingState
-from training.world import World
 
 RUN = "long"
 NUM_ROWS, BATCH_SIZE, MICROBATCHES = 4096, 4, 1
@@ -117,7 +116,7 @@ class _Writer:
 
     def __init__(self, run: LongRun, dataset: DatasetManifest, scratch: Path) -> None:
         self._run, self._dataset, self._scratch = run, dataset, scratch
-        self._training = TrainingState(LossCurve(World(0, 1, 0, 1), LOG_EVERY_STEPS, DivergenceConfig()))
+        self._training = TrainingState(LossCurve(LOG_EVERY_STEPS, DivergenceConfig()))
         self._part: LedgerPart | None = None
         self._marks: list[Mark] = []
         self._state = RunState(

@@ -25,7 +25,7 @@ from storage.objects.addresses import RUNS_FOLDER, run_address
 from storage.objects.digests import canonical_json, digest_of, is_sealed, require_format, sha256_of_bytes
 from storage.objects.store import Store
 from storage.runs.earlier_segments import with_earlier_segments, without_earlier_segments
-from storage.runs.newest_generation import PAGE_KEYS, find_newest_key
+from storage.runs.newest_generation import PAGE_KEYS, find_newest_key, met_generation
 from storage.runs.run_records import Record
 from storage.runs.run_state import RunState
 
@@ -116,16 +116,13 @@ class Manifest:
         `change` must be pure and raises a `ConflictError` where the head forbids it; it is called again on a newer head
         whenever another writer was quicker.
         """
-        met = 0
         for _ in range(MAX_ATTEMPTS):
             head = self.load_head()
-            if head.generation < met:  # the listing of a network file system may lag half a minute behind
-                head = self.load_generation(met)
             number = head.generation + 1
             try:
                 return self._put(number, event, change(head.state, number))
             except ObjectExistsError:
-                met = number
+                continue  # which is the head now, or one behind it
         raise ConflictError(
             f"The run {self.run!r}: other processes committed first {MAX_ATTEMPTS} times in a row. Run again."
         )
@@ -139,9 +136,11 @@ class Manifest:
         try:
             self.store.write_if_absent(key, canonical_json(generation.model_dump(mode="json")))
         except ObjectExistsError:
+            met_generation(self.store, self._key_prefix(), number)
             # A network file system may repeat a link whose reply was lost, and then meets our own commit.
             if self._load(key).commit_id != generation.commit_id:
                 raise
+        met_generation(self.store, self._key_prefix(), number)
         whole = state.model_copy(update={"earlier_segments": stored.earlier_segments})
         return generation.model_copy(update={"state": whole})
 
@@ -215,9 +214,13 @@ def find_runs(store: Store) -> list[str]:
     while keys := list(store.list_keys(prefix, after, PAGE_KEYS)):
         parts = [key.split("/") for key in keys]
         found |= {name for _, name, *rest in parts if len(rest) == 2 and rest[0] == "manifest"}
-        last = parts[-1][1]
-        # To where the last one's manifest begins, and from there to the next run: "0" is the character behind "/".
-        after = f"{prefix}{last}0" if last in found else max(keys[-1], f"{prefix}{last}/manifest/")
+        _, last, *rest = parts[-1]
+        if last in found:
+            after = f"{prefix}{last}0"  # to the next run: "0" is the character behind "/"
+        elif rest:
+            after = max(keys[-1], f"{prefix}{last}/manifest/")  # to where the manifest of the last one begins
+        else:
+            after = keys[-1]  # a file that no run has; "last-1/" comes before "last/"
     return sorted(found)
 
 

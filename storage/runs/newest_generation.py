@@ -1,56 +1,78 @@
 """Finding the newest of a run's generations, of which there are ten thousand after days of training.
 
 Invariant: the answer is that of a listing of all of them, whatever was deleted among them: what is asked is only
-whether there is one behind a number, never whether a certain one is there.
+whether there is one behind a number, never whether a certain one is there. Except where a listing lags, as that of a
+network file system may for half a minute: then it is the newest one that was met through the same opened store.
 """
 
 import re
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
+from storage.errors import ObjectMissingError
 from storage.objects.store import Store
 
 # Of one listing: as many as a bucket gives for one request.
 PAGE_KEYS = 1000
-# Of each opened store, by the prefix of a run's generations, the newest that was seen: the next look begins there.
-_seen: WeakKeyDictionary[Store, dict[str, int]] = WeakKeyDictionary()
+# Numbers have 12 digits. Further ahead are only files of other names.
+MOST_GENERATIONS = 10**12
+# Of each opened store, by the prefix of a run's generations, the newest that was met: the next look begins there.
+_met: WeakKeyDictionary[Store, dict[str, int]] = WeakKeyDictionary()
 
 
 def find_newest_key(store: Store, prefix: str, key_of: Callable[[int], str]) -> str | None:
     """The last key with this prefix, where keys are numbered from 1 on by `key_of`; None if there is none.
 
-    Whoever has seen one before needs one listing, of one key; others some for each doubling of their number.
+    Whoever has met one before needs one listing, of one key; others some for each doubling of their number.
     """
-
-    def list_behind(number: int) -> list[str]:
-        return list(store.list_keys(prefix, key_of(number), PAGE_KEYS))
-
-    seen = _seen.setdefault(store, {})
-    # The one that was seen is asked for too: somebody may have put an earlier state of the store in its place.
-    found = list_behind(max(seen.get(prefix, 0) - 1, 0)) or list_behind(0)
+    met = _met.get(store, {}).get(prefix, 0)
+    # The one that was met is asked for too: somebody may have put an earlier state of the store in its place.
+    found = _list_behind(store, prefix, key_of(max(met - 1, 0)))
+    if not found and met > 0:
+        if _is_there(store, key_of(met)):
+            return key_of(met)
+        _met[store].pop(prefix, None)
+        found = _list_behind(store, prefix, "")
     if not found:
-        seen.pop(prefix, None)
         return None
-    newest = _search(list_behind, found)
-    seen[prefix] = _number_of(newest)
+    newest = _search(store, prefix, key_of, found)
+    met_generation(store, prefix, _number_of(newest))
     return newest
 
 
-def _search(list_behind: Callable[[int], list[str]], found: list[str]) -> str:
+def met_generation(store: Store, prefix: str, number: int) -> None:
+    """Remember that there is one of this number: no later look gives an older one, unless this one is gone."""
+    known = _met.setdefault(store, {})
+    known[prefix] = max(number, known.get(prefix, 0))
+
+
+def _search(store: Store, prefix: str, key_of: Callable[[int], str], found: list[str]) -> str:
     """The last key, where `found` are the first ones: ahead by distances that double, then back by their halves."""
     newest, distance, is_beyond = found[-1], PAGE_KEYS, False
     while len(found) == PAGE_KEYS:
-        ahead = list_behind(_number_of(newest) + distance)
+        ahead = _list_behind(store, prefix, key_of(_number_of(newest) + distance) if distance else newest)
         if ahead:
             found, newest = ahead, ahead[-1]
         elif distance == 0:
             break
-        is_beyond = is_beyond or not ahead
+        is_beyond = is_beyond or not ahead or distance > MOST_GENERATIONS
         if not is_beyond:
             distance *= 2
         else:
             distance = distance // 2 if distance >= 2 * PAGE_KEYS else 0
     return newest
+
+
+def _list_behind(store: Store, prefix: str, key: str) -> list[str]:
+    return list(store.list_keys(prefix, key, PAGE_KEYS))
+
+
+def _is_there(store: Store, key: str) -> bool:
+    try:
+        store.open(key).close()
+    except ObjectMissingError:
+        return False
+    return True
 
 
 def _number_of(key: str) -> int:

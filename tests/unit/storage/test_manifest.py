@@ -291,3 +291,22 @@ def test_a_commit_goes_on_from_what_others_committed_though_listings_lag_behind(
         manifest.commit(f"by another machine {number}", lambda state, _: state)
     committed = here.commit("ours", lambda state, number: state.model_copy(update={"steps_total": number}))
     assert committed.generation == 5 and committed == manifest.load_head()
+    assert here.load_head() == committed  # what was met is never forgotten for what an old listing shows
+
+
+def test_a_process_reads_its_own_commit_though_listings_lag_behind(store: LocalStore, manifest: Manifest) -> None:
+    here = Manifest(LaggingListings(store.root), "run")
+    for number in range(2, 5):
+        assert here.commit("ours", lambda state, _: state).generation == number
+        assert here.load_head().generation == number
+
+
+def test_a_store_that_was_put_back_to_an_earlier_state_is_read_as_it_is(store: LocalStore, manifest: Manifest) -> None:
+    for _ in range(3):
+        manifest.commit("to be undone", lambda state, _: state)
+    for key in list(store.list_keys("runs/run/manifest/"))[2:]:
+        store.delete(key)
+    assert manifest.load_head().generation == 2
+    assert manifest.commit("anew", lambda state, _: state).generation == 3
+    shutil.rmtree(store.root / "runs")
+    assert manifest.find_head() is None

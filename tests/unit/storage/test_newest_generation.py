@@ -77,6 +77,12 @@ def test_the_newest_is_that_of_a_whole_listing_whatever_was_deleted_or_restored(
         assert find_newest_key(LocalStore(store.root), PREFIX, key_of) == expected, f"seed {seed}"
 
 
+def test_files_of_other_names_end_no_search(store: LocalStore) -> None:
+    names = [f"{PREFIX}copy of {number}" for number in range(10 * PAGE_KEYS)]
+    put(store, [*(key_of(number) for number in range(1, 5)), *names])
+    assert find_newest_key(store, PREFIX, key_of) == max(store.list_keys(PREFIX)) == max(names)
+
+
 @pytest.mark.parametrize("page_keys", [1, 2, PAGE_KEYS, 1000])
 def test_a_run_is_where_a_manifest_is_however_much_else_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page_keys: int
@@ -89,7 +95,8 @@ def test_a_run_is_where_a_manifest_is_however_much_else_there_is(
         store = LocalStore(tmp_path / str(number))
         for name in names:
             keys = [*others, "manifest/1.json", "manifest/2.json"]
-            put(store, [f"runs/{name}/{key}" for key in generator.sample(keys, generator.randrange(1, len(keys) + 1))])
+            chosen = generator.sample(keys, generator.randrange(1, len(keys) + 1))
+            put(store, [f"runs/{name}/{key}" for key in chosen] if generator.random() < 0.8 else [f"runs/{name}"])
         expected = {key.split("/")[1] for key in store.list_keys("") if "/manifest/" in key and key.count("/") == 3}
         assert find_runs(store) == sorted(expected)
 

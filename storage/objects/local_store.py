@@ -129,6 +129,8 @@ class LocalStore:
 
     def list_keys(self, prefix: str, after: str = "", most: int | None = None) -> Iterator[str]:
         begin = prefix[: prefix.rfind("/") + 1]
+        if begin.startswith(f"{TEMPORARY_FOLDER}/"):
+            return
         try:
             yield from list(islice(_walk(str(self.root / begin), begin, prefix, after), most))
         except OSError as error:
@@ -273,11 +275,7 @@ def _walk(folder: str, begin: str, prefix: str, after: str, above: tuple[str, ..
     """
     # Keys of a folder's files come where its name with a slash would: what none of them can be wanted of is left out.
     named = [(f"{begin}{entry.name}/", entry) for entry in _look_into(folder)]
-    wanted = [
-        (key, entry)
-        for key, entry in named
-        if (key > after or after.startswith(key)) and (key.startswith(prefix) or prefix.startswith(key))
-    ]
+    wanted = [(key, entry) for key, entry in named if (key > after or after.startswith(key)) and key.startswith(prefix)]
     found = [
         (key, entry) if _is_folder(entry) else (key[:-1], entry)
         for key, entry in wanted

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from storage.errors import ObjectExistsError, StoreError
-from storage.objects.local_store import LocalStore
+from storage.objects.local_store import TEMPORARY_FOLDER, LocalStore
 from storage.runs.manifest import find_runs
 from tests.helpers.unsynced_files import UnsyncedFiles
 
@@ -112,3 +112,11 @@ def test_what_is_behind_a_link_is_listed_wherever_the_listing_begins(tmp_path: P
     assert find_runs(store) == ["run"]
     store.delete(KEY)
     assert KEY not in list(store.list_keys("")) and (tmp_path / "moved").is_dir()
+
+
+def test_files_under_way_are_never_listed_whatever_is_asked_for(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.write("a/1", b"")
+    (tmp_path / TEMPORARY_FOLDER / "half").touch()
+    listed = {prefix: list(store.list_keys(prefix)) for prefix in ("", ".", ".tmp", ".tmp/", ".tmp/half")}
+    assert listed == {"": ["a/1"], ".": [], ".tmp": [], ".tmp/": [], ".tmp/half": []}

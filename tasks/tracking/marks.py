@@ -41,7 +41,7 @@ class Marks(Record):
         None,
         description="Newest part of the history with the marks that the file leaves out.",
     )
-    num_earlier: int = Field(0, description="How many marks are in parts.")
+    num_earlier: int = Field(0, exclude=True, description="How many marks are in parts; in memory alone.")
     marks: list[Mark] = Field([], description="In memory all, also those in parts.")
 
     @property
@@ -89,7 +89,7 @@ def read_marks(store: Store, run: str) -> Marks:
         earlier = [Mark.model_validate(entry) for part in reversed(parts) for entry in part]
     except (ObjectMissingError, CorruptObjectError, ValidationError):
         return Marks()
-    return stated.model_copy(update={"marks": [*earlier, *stated.marks]})
+    return stated.model_copy(update={"num_earlier": len(earlier), "marks": [*earlier, *stated.marks]})
 
 
 def write_marks(store: Store, run: str, marks: Marks) -> Marks:

@@ -1,5 +1,6 @@
 """What is told of a run: its points and their times, its description, and the files beside it."""
 
+import contextlib
 import csv
 import io
 import json
@@ -114,6 +115,40 @@ def test_a_rollback_forgets_marks_also_where_they_are_in_parts(
     keep_marks(store, range(10, 310, 10))
     marks = keep_marks(store, [305, 315, 325], resume_step)
     assert [mark.step for mark in marks.marks] == [*range(10, resume_step + 1, 10), 305, 315, 325]
+
+
+def test_marks_that_were_written_before_there_were_parts_go_on(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.tracking.marks.MARKS_IN_PART", 4)
+    marks = [{"step": step, "at": BEGAN_AT + step, "figures": {"a": step}} for step in range(10, 310, 10)]
+    store.write("runs/run/tracking.json", json.dumps({"format": 1, "rollbacks": 0, "marks": marks}).encode())
+    whole = keep_marks(store, [310])
+    assert [mark.model_dump() for mark in whole.marks[:-1]] == marks and whole.last_step == 310
+    assert len(json.loads(store.read("runs/run/tracking.json"))["marks"]) < 8
+
+
+@pytest.mark.parametrize("writes", range(8))
+def test_a_process_that_ends_between_two_writes_of_marks_loses_none(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    monkeypatch.setattr("tasks.tracking.marks.MARKS_IN_PART", 100)
+    kept = keep_marks(store, range(10, 310, 10))
+    monkeypatch.setattr("tasks.tracking.marks.MARKS_IN_PART", 4)
+    before, write, left = read_marks(store, "run"), store.write, iter(range(writes))
+
+    def write_or_end(key: str, data: bytes) -> None:
+        if next(left, None) is None:
+            raise SystemExit
+        write(key, data)
+
+    with monkeypatch.context() as patched, contextlib.suppress(SystemExit):
+        patched.setattr(store, "write", write_or_end)
+        write_marks(store, "run", before.with_mark_of(state_at(310), {}))
+    assert len(list(store.list_keys("runs/run/history/marks-"))) == min(writes, 6)
+    assert read_marks(store, "run").marks[:30] == kept.marks
+    assert [mark.step for mark in keep_marks(store, [310]).marks] == list(range(10, 320, 10))
+    assert len(list(store.list_keys("runs/run/history/marks-"))) == 6
 
 
 def test_marks_of_which_a_part_is_damaged_are_as_none(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:

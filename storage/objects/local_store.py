@@ -50,6 +50,8 @@ TRANSIENT_ERRNOS = {
 class LocalStore:
     """The `Store` protocol over the folder `root`, which is made when the first object is written."""
 
+    page_keys: int | None = None  # the system gives all names of a folder, whichever are asked for
+
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self._is_root_synced = False

@@ -55,11 +55,14 @@ class Store(Protocol):
         `ObjectMissingError`, and `CorruptObjectError` where a server reports that the bytes are not what was put.
         """
 
+    @property
+    def page_keys(self) -> int | None:
+        """How many keys a bucket lists for a request; None where a whole listing costs no more than a part of it."""
+
     def list_keys(self, prefix: str, after: str = "", most: int | None = None) -> Iterator[str]:
         """Keys that start with `prefix`, in byte order. Objects only, never files under way.
 
-        Those behind the key `after`, which need not be there; the first `most` of them. A bucket lists a thousand keys
-        for a request: who needs few of many says so.
+        Those behind the key `after`, which need not be there; the first `most` of them: who needs few of many says so.
         """
 
     def delete(self, key: str) -> None:

@@ -25,11 +25,13 @@ from storage.objects.addresses import RUNS_FOLDER, run_address
 from storage.objects.digests import canonical_json, digest_of, is_sealed, require_format, sha256_of_bytes
 from storage.objects.store import Store
 from storage.runs.earlier_segments import with_earlier_segments, without_earlier_segments
-from storage.runs.newest_generation import PAGE_KEYS, find_newest_key, met_generation
+from storage.runs.newest_generation import find_newest_key, met_generation
 from storage.runs.run_records import Record
 from storage.runs.run_state import RunState
 
 MAX_ATTEMPTS = 20
+# So many keys are looked at before those are passed over that no run is found by.
+PAGE_KEYS = 1000
 # Before each further look at a generation that seems damaged: a bit that flips in memory, or a cache, is no damage.
 LOOK_AGAIN_SECONDS = (0.5, 2.0)
 GENERATION_FORMAT = 1

@@ -12,8 +12,6 @@ from weakref import WeakKeyDictionary
 from storage.errors import ObjectMissingError
 from storage.objects.store import Store
 
-# Of one listing: as many as a bucket gives for one request.
-PAGE_KEYS = 1000
 # Numbers have 12 digits. Further ahead are only files of other names.
 MOST_GENERATIONS = 10**12
 # Of each opened store, by the prefix of a run's generations, the newest that was met: the next look begins there.
@@ -23,7 +21,8 @@ _met: WeakKeyDictionary[Store, dict[str, int]] = WeakKeyDictionary()
 def find_newest_key(store: Store, prefix: str, key_of: Callable[[int], str]) -> str | None:
     """The last key with this prefix, where keys are numbered from 1 on by `key_of`; None if there is none.
 
-    Whoever has met one before needs one listing, of one key; others some for each doubling of their number.
+    Whoever has met one before needs one listing, of one key; others one in a folder, and in a bucket some for each
+    doubling of their number.
     """
     met = _met.get(store, {}).get(prefix, 0)
     # The one that was met is asked for too: somebody may have put an earlier state of the store in its place.
@@ -35,7 +34,8 @@ def find_newest_key(store: Store, prefix: str, key_of: Callable[[int], str]) -> 
         found = _list_behind(store, prefix, "")
     if not found:
         return None
-    newest = _search(store, prefix, key_of, found)
+    page_keys = store.page_keys
+    newest = found[-1] if page_keys is None else _search(store, prefix, key_of, found, page_keys)
     met_generation(store, prefix, _number_of(newest))
     return newest
 
@@ -46,10 +46,10 @@ def met_generation(store: Store, prefix: str, number: int) -> None:
     known[prefix] = max(number, known.get(prefix, 0))
 
 
-def _search(store: Store, prefix: str, key_of: Callable[[int], str], found: list[str]) -> str:
+def _search(store: Store, prefix: str, key_of: Callable[[int], str], found: list[str], page_keys: int) -> str:
     """The last key, where `found` are the first ones: ahead by distances that double, then back by their halves."""
-    newest, distance, is_beyond = found[-1], PAGE_KEYS, False
-    while len(found) == PAGE_KEYS:
+    newest, distance, is_beyond = found[-1], page_keys, False
+    while len(found) == page_keys:
         ahead = _list_behind(store, prefix, key_of(_number_of(newest) + distance) if distance else newest)
         if ahead:
             found, newest = ahead, ahead[-1]
@@ -59,12 +59,12 @@ def _search(store: Store, prefix: str, key_of: Callable[[int], str], found: list
         if not is_beyond:
             distance *= 2
         else:
-            distance = distance // 2 if distance >= 2 * PAGE_KEYS else 0
+            distance = distance // 2 if distance >= 2 * page_keys else 0
     return newest
 
 
 def _list_behind(store: Store, prefix: str, key: str) -> list[str]:
-    return list(store.list_keys(prefix, key, PAGE_KEYS))
+    return list(store.list_keys(prefix, key, store.page_keys))
 
 
 def _is_there(store: Store, key: str) -> bool:

@@ -26,6 +26,10 @@ class StoreCutOff:
     def address(self) -> str:
         return self.store.address
 
+    @property
+    def page_keys(self) -> int | None:
+        return self.store.page_keys
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def operation(*arguments: Any, **named: Any) -> Any:
             self.num_calls += not self.only or name == self.only
@@ -50,6 +54,10 @@ class StoreLosingAnswers:
     @property
     def address(self) -> str:
         return self.store.address
+
+    @property
+    def page_keys(self) -> int | None:
+        return self.store.page_keys
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def operation(*arguments: Any, **named: Any) -> Any:

@@ -33,8 +33,6 @@ SWEEP_AGE = timedelta(days=1)
 SWEPT_PREFIXES = ("datasets/", "preparations/", "runs/")
 # Data sets are immutable under the digest of their inputs, and their shards are read again and again.
 SHARED_PREFIX = "datasets/"
-# Of one answer of a server, by the protocol.
-PAGE_KEYS = 1000
 
 
 class S3Store:
@@ -45,6 +43,8 @@ class S3Store:
     not those that an earlier process has left on the disk. A caller that compares with a known hash may get those.
     What is opened is no copy, and of a shard the version that was there when it was first opened.
     """
+
+    page_keys = 1000  # of one answer of a server, by the protocol
 
     def __init__(self, connection: S3Connection, cache: DownloadCache) -> None:
         self._s3 = connection
@@ -105,7 +105,7 @@ class S3Store:
         full_prefix = self._s3.address.full_prefix(prefix)
         start = len(full_prefix) - len(prefix)
         limits: dict[str, Any] = {"StartAfter": self._s3.address.full_prefix(after)} if after else {}
-        if most is not None and most < PAGE_KEYS:
+        if most is not None and most < self.page_keys:
             limits["MaxKeys"] = most
         keys: list[str] = []
         for page in self._s3.pages("list_objects_v2", prefix, NEXT_OBJECTS, **limits):

@@ -9,7 +9,6 @@ import pytest
 
 from storage.objects.local_store import LocalStore
 from storage.runs import manifest as manifests
-from storage.runs import newest_generation
 from storage.runs.manifest import find_runs
 from storage.runs.newest_generation import find_newest_key
 from tests.helpers.counted_requests import counting
@@ -20,8 +19,8 @@ PAGE_KEYS = 4
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (manifests, newest_generation):
-        monkeypatch.setattr(module, "PAGE_KEYS", PAGE_KEYS)
+    monkeypatch.setattr(manifests, "PAGE_KEYS", PAGE_KEYS)
+    monkeypatch.setattr(LocalStore, "page_keys", PAGE_KEYS)  # as if it were a bucket
 
 
 @pytest.fixture
@@ -61,6 +60,15 @@ def test_who_has_looked_before_lists_once_and_who_has_not_lists_seldom(store: Lo
     assert num_listings(store) <= 2 * (500).bit_length()  # ahead by doubling, back by halving
     put(store, [key_of(500 * PAGE_KEYS)])
     assert num_listings(store) == 1
+
+
+def test_in_a_folder_who_has_not_looked_before_lists_once_too(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStore, "page_keys", None)
+    put(store, [key_of(number) for number in range(1, 50 * PAGE_KEYS)])
+    for _ in range(2):
+        assert num_listings(store) == 1 and find_newest_key(store, PREFIX, key_of) == key_of(50 * PAGE_KEYS - 1)
 
 
 def test_the_newest_is_that_of_a_whole_listing_whatever_was_deleted_or_restored(store: LocalStore) -> None:

@@ -26,6 +26,7 @@ from storage.errors import (
 from storage.objects.keys import RESERVED_FOLDER, split_key
 
 TEMPORARY_FOLDER = RESERVED_FOLDER
+_RESERVED_PREFIX = f"{RESERVED_FOLDER}/"
 SWEEP_AGE_SECONDS = 24 * 3600
 PLACE_ATTEMPTS = 20
 CHUNK_BYTES = 8 << 20
@@ -131,7 +132,7 @@ class LocalStore:
 
     def list_keys(self, prefix: str, after: str = "", most: int | None = None) -> Iterator[str]:
         begin = prefix[: prefix.rfind("/") + 1]
-        if begin.startswith(f"{TEMPORARY_FOLDER}/"):
+        if begin.startswith(_RESERVED_PREFIX):
             return
         try:
             yield from list(islice(_walk(str(self.root / begin), begin, prefix, after), most))
@@ -275,17 +276,15 @@ def _walk(folder: str, begin: str, prefix: str, after: str, above: tuple[str, ..
     as they are where a listing begins: what is in a folder does not depend on from where it is asked. `above` are the
     folders around it, so that a circle of links ends. A long run has many thousand files: no path is made of a name.
     """
-    # Keys of a folder's files come where its name with a slash would: what none of them can be wanted of is left out.
-    named = [(f"{begin}{entry.name}/", entry) for entry in _look_into(folder)]
-    wanted = [(key, entry) for key, entry in named if (key > after or after.startswith(key)) and key.startswith(prefix)]
-    found = [
-        (key, entry) if _is_folder(entry) else (key[:-1], entry)
-        for key, entry in wanted
-        if key != f"{TEMPORARY_FOLDER}/"
-    ]
+    found = []
+    for entry in _look_into(folder):
+        # A file's key comes where its name with a slash would: what no key behind it can be wanted of is left out.
+        key = f"{begin}{entry.name}/"
+        if (key > after or after.startswith(key)) and key.startswith(prefix) and key != _RESERVED_PREFIX:
+            found.append((key if _is_folder(entry) else key[:-1], entry))
     for key, entry in sorted(found, key=itemgetter(0)):
         if not key.endswith("/"):
-            if key > after and key.startswith(prefix):
+            if key > after:
                 yield key
         elif not _is_circle(entry, (folder, *above)):
             yield from _walk(entry.path, key, prefix, after, (folder, *above))

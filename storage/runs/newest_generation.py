@@ -21,8 +21,8 @@ _met: WeakKeyDictionary[Store, dict[str, int]] = WeakKeyDictionary()
 def find_newest_key(store: Store, prefix: str, key_of: Callable[[int], str]) -> str | None:
     """The last key with this prefix, where keys are numbered from 1 on by `key_of`; None if there is none.
 
-    Whoever has met one before needs one listing, of one key; others one in a folder, and in a bucket some for each
-    doubling of their number.
+    Whoever has met one before needs one listing, of two keys; others one in a folder, and in a bucket one or two,
+    of one key, for each doubling of their number, between two of a page.
     """
     met = _met.get(store, {}).get(prefix, 0)
     # The one that was met is asked for too: somebody may have put an earlier state of the store in its place.
@@ -34,8 +34,9 @@ def find_newest_key(store: Store, prefix: str, key_of: Callable[[int], str]) -> 
         found = _list_behind(store, prefix, "")
     if not found:
         return None
-    page_keys = store.page_keys
-    newest = found[-1] if page_keys is None else _search(store, prefix, key_of, found, page_keys)
+    newest, page_keys = found[-1], store.page_keys
+    if len(found) == page_keys:
+        newest = _search(store, prefix, key_of, newest, page_keys)
     met_generation(store, prefix, _number_of(newest))
     return newest
 
@@ -46,20 +47,25 @@ def met_generation(store: Store, prefix: str, number: int) -> None:
     known[prefix] = max(number, known.get(prefix, 0))
 
 
-def _search(store: Store, prefix: str, key_of: Callable[[int], str], found: list[str], page_keys: int) -> str:
-    """The last key, where `found` are the first ones: ahead by distances that double, then back by their halves."""
-    newest, distance, is_beyond = found[-1], page_keys, False
-    while len(found) == page_keys:
-        ahead = _list_behind(store, prefix, key_of(_number_of(newest) + distance) if distance else newest)
-        if ahead:
-            found, newest = ahead, ahead[-1]
-        elif distance == 0:
+def _search(store: Store, prefix: str, key_of: Callable[[int], str], newest: str, page_keys: int) -> str:
+    """The last key, where `newest` is one of them: ahead by distances that double, back by halves, then by pages."""
+
+    def step_ahead(by: int) -> bool:
+        nonlocal newest
+        behind = list(store.list_keys(prefix, key_of(_number_of(newest) + by), most=1))
+        newest = behind[0] if behind else newest
+        return bool(behind)
+
+    distance = page_keys
+    while distance < MOST_GENERATIONS and step_ahead(distance):
+        distance *= 2
+    while distance > page_keys:
+        distance //= 2
+        step_ahead(distance)
+    while found := _list_behind(store, prefix, newest):
+        newest = found[-1]
+        if len(found) < page_keys:
             break
-        is_beyond = is_beyond or not ahead or distance > MOST_GENERATIONS
-        if not is_beyond:
-            distance *= 2
-        else:
-            distance = distance // 2 if distance >= 2 * page_keys else 0
     return newest
 
 

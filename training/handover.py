@@ -7,6 +7,7 @@ is compared with who gave it, bit for bit; and what a wrong sum has changed is g
 """
 
 import json
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -158,10 +159,10 @@ def _tell(segment: Segment) -> dict[str, Any]:
         "saves": segment.checkpointer.records.state_dict(),
         "reports": segment.reporter.state_dict(),
         "first_step": segment.first_step,
-        # Monotonic time is the machine's, and all ranks are on one.
-        "last_save": segment.last_save,
+        # Monotonic time is one machine's.
+        "seconds_since_save": time.monotonic() - segment.last_save,
         "has_noted_rounding": segment.has_noted_rounding,
-        "budget": segment.flag.budget_ends,
+        "budget": segment.flag.budget_seconds,
     }
 
 
@@ -170,9 +171,9 @@ def _hear(segment: Segment, told: dict[str, Any]) -> None:
     segment.trainer.optimization.load_state_dict(told["optimization"])
     segment.checkpointer.records.load_state_dict(told["saves"])
     segment.reporter.load_state_dict(told["reports"])
-    segment.first_step, segment.last_save = told["first_step"], told["last_save"]
+    segment.first_step, segment.last_save = told["first_step"], time.monotonic() - told["seconds_since_save"]
     segment.has_noted_rounding = told["has_noted_rounding"]
-    segment.flag.budget_ends = told["budget"]
+    segment.flag.start_budget(told["budget"])
     segment.reporter.step = segment.world.rank_status.step = segment.state.step
 
 

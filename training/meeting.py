@@ -8,6 +8,15 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 
+class Address(BaseModel):
+    """Where a socket listens: an IPv4 address and a port."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str
+    port: int
+
+
 class Meeting(BaseModel):
     """A file in a folder of this user alone; or the address and port of the first node.
 
@@ -21,6 +30,8 @@ class Meeting(BaseModel):
     address: str | None = None
     port: int | None = None
     listening: int | None = None
+    ear: Address | None = None
+    segment: str = ""
 
 
 def note_met(folder: Path, slot: int) -> None:

@@ -78,6 +78,7 @@ def _meet_the_others(spec: SegmentSpec, world: World, flag: StopFlag, precision:
         note_met(spec.scratch_folder, world.slot)
         connections.find()
         membership.keep(connections)
+    membership.watch()
     return membership
 
 

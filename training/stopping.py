@@ -50,6 +50,11 @@ class StopFlag:
         """Stop when so many seconds have passed from now; None is no limit."""
         self.budget_ends = None if seconds is None else time.monotonic() + seconds
 
+    @property
+    def budget_seconds(self) -> float | None:
+        """What is left of the budget; None is no limit."""
+        return None if self.budget_ends is None else self.budget_ends - time.monotonic()
+
     def reason(self) -> StopReason:
         """The strongest reason to stop at the next boundary."""
         if self._signal is not None:

@@ -6,6 +6,7 @@ follows from a rank's number, or from how many there are, is asked of the world 
 
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +23,9 @@ class World:
     All of them meet at `meeting`, and talk in `group`, torch's process group, from then on. `launched_at` is when they
     were ordered, in seconds since boot; None where that is when this process began. `slot` is the number that the rank
     was begun with: its files have it, and people know the rank by it. Of the processes that were begun with one number
-    it is the one with this `life`: from 1 on, it is to join others that train. `full_size` is how many ranks there are
-    when none is missing.
+    it is the one with this `life`: from 1 on, it is to join others that train. `slots_here` are the numbers with which
+    ranks of its machine are begun, and `full_size` is how many ranks there are when none is missing. `view` is the
+    number of the view that it is in.
     """
 
     rank: int
@@ -37,17 +39,20 @@ class World:
     group: Any = field(default=None, compare=False)
     slot: int = -1
     life: int = 0
+    view: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         if self.slot < 0:
             self.slot = self.rank
         self.full_size = self.size
+        self.slots_here = range(self.slot - self.local_rank, self.slot - self.local_rank + self.local_size)
 
-    def enter(self, rank: int, size: int, group: Any) -> None:
-        """Be this rank among so many from now on, all of them on this machine."""
-        self.rank = self.local_rank = rank
-        self.size = self.local_size = size
-        self.group = group
+    def enter(self, slots: Sequence[int], group: Any, view: int = 0) -> None:
+        """Be one of the ranks that were begun with these numbers from now on."""
+        here = [slot for slot in slots if slot in self.slots_here]
+        self.rank, self.size = slots.index(self.slot), len(slots)
+        self.local_rank, self.local_size = here.index(self.slot), len(here)
+        self.group, self.view = group, view
 
     def leave(self) -> None:
         """Belong to no ranks: to send nothing, and to be the first of none."""
@@ -70,7 +75,7 @@ class World:
     @property
     def label(self) -> str:
         """This rank for people: where there are several machines, with the name of its own."""
-        host = "" if self.local_size == self.size else f" on {socket.gethostname()}"
+        host = "" if len(self.slots_here) == self.full_size else f" on {socket.gethostname()}"
         return f"rank {self.slot}{host}"
 
     @property

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from storage.errors import StoreError
@@ -24,6 +24,7 @@ from storage.runs.manifest import Manifest
 from storage.runs.segments import OutcomeRecord, find_outcome, write_outcome
 from tasks.cluster.idle_nodes import may_wait_idle, wait_idle
 from tasks.cluster.node_identity import NodeIdentity, read_identity
+from tasks.cluster.node_views import NodeViews, name_segment
 from tasks.cluster.orders import FirstNode, JobOrder, NodeEnd, elect_first_node, load_order, write_node_end
 from tasks.cluster.own_folders import require_own_folder, why_not_own
 from tasks.cluster.processes import POLL_SECONDS
@@ -51,17 +52,20 @@ class Node:
         self._store, self._order, self._identity, self._requests = store, order, identity, requests
         self._spec = spec.model_copy(update={"scratch": str(folder)})
         self._relay = Relay(store, self._spec, identity.node)
+        self._views = NodeViews(store, self._spec, identity.job, order.cluster)
         self._look_at_lease = time.monotonic() + LEASE_SECONDS
         self._is_lease_lost = threading.Event()
         self._trouble: Exception | None = None
 
     def run(self) -> bool:
-        """Returns when the ranks of this node have ended; False if the segment is none that this job may work for.
+        """Returns when the ranks of this node have ended.
+
+        False if the segment is none that this job may work for, or if the others go on without this node.
 
         Raises `ValueError`, `TimeoutError` and `StoreError`, and `RuntimeError` where this program itself has failed.
         """
         own, listening = introduce(self._identity.incarnation, self._identity.node, self._order.cluster.interface)
-        with listening:
+        with listening, closing(self._views):
             return self._run_as(own, listening)
 
     def _run_as(self, own: FirstNode, listening: socket.socket) -> bool:
@@ -73,13 +77,17 @@ class Node:
         self._make_folder(own)
         self._relay.pass_on()
         try:
-            self._work(self._meet(first, listening if first == own else None))
+            rendezvous = self._meet(first, listening if first == own else None)
+            if rendezvous is not None:
+                self._views.begin(rendezvous.nodes, rendezvous.index)
+            self._work(rendezvous)
         except InterruptedError as stopped:
             print(stopped, flush=True)
         finally:
+            self._views.close()
             self._pass_on_the_rest()
             shutil.rmtree(self._spec.scratch_folder, ignore_errors=True)
-        return True
+        return not self._views.is_left_out
 
     def _make_folder(self, own: FirstNode) -> None:
         folder = self._spec.scratch_folder
@@ -97,19 +105,23 @@ class Node:
 
     def _meet(self, first: FirstNode, listening: socket.socket | None) -> Rendezvous | None:
         """None for a node that is alone. `listening` is the first node's. Raises as `NodeMeeting`."""
-        spec, num_nodes = self._spec, self._identity.num_nodes
+        num_nodes, requests = self._identity.num_nodes, self._requests
         if num_nodes == 1:
             return None
-        requests, name = self._requests, f"{spec.run}-{spec.fence}"
         meeting = NodeMeeting(
-            self._order.cluster, name, num_nodes, first, lambda: requests.is_stop or requests.is_for_end
+            self._order.cluster,
+            name_segment(self._spec),
+            num_nodes,
+            first,
+            self._views.port,
+            lambda: requests.is_stop or requests.is_for_end,
         )
         return meeting.join(self._identity.node) if listening is None else meeting.host(listening)
 
     def _work(self, rendezvous: Rendezvous | None) -> None:
         with self._talking_to_the_store(), Ranks(self._spec, self._order.grace_seconds, rendezvous) as ranks:
             while ranks.is_running(POLL_SECONDS):
-                if self._requests.is_stop:
+                if self._requests.is_stop or self._views.must_leave:
                     ranks.stop()
                 if self._requests.is_for_end:
                     self._requests.is_for_end = False

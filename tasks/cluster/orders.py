@@ -21,6 +21,7 @@ from training.rank_status import RankStatus
 from training.spec import SegmentSpec
 
 RANK_STATUS_FOLDER, RANK_END_FOLDER, END_FOLDER = "rank_statuses", "rank_ends", "ends"
+REPORT_FOLDER = "reports"
 
 
 class JobOrder(ConfigModel):
@@ -52,7 +53,9 @@ class NumberedReport(BaseModel):
 
 
 class LiveReports(BaseModel):
-    """What the first rank reported last: all that people or promotions wait for, and the newest of the others."""
+    """What a node's rank reported last as the first one: all that people or promotions wait for, and the newest of the
+    others. After it another node's may be the first.
+    """
 
     reports: list[NumberedReport]
 
@@ -101,16 +104,17 @@ def elect_first_node(store: Store, run: str, fence: int, candidate: FirstNode) -
     return candidate
 
 
-def write_reports(store: Store, run: str, fence: int, live: LiveReports) -> None:
-    store.write(_key(run, fence, "reports.json"), live.model_dump_json().encode())
+def write_reports(store: Store, run: str, fence: int, node: str, live: LiveReports) -> None:
+    store.write(_key(run, fence, f"{REPORT_FOLDER}/{node}.json"), live.model_dump_json().encode())
 
 
-def find_reports(store: Store, run: str, fence: int) -> LiveReports | None:
-    """None before there are any; also where they cannot be read."""
-    try:
-        return LiveReports.model_validate_json(store.read(_key(run, fence, "reports.json")))
-    except (ObjectMissingError, ValidationError):
-        return None
+def read_reports(store: Store, run: str, fence: int) -> dict[str, LiveReports]:
+    """By the nodes whose ranks have reported; without those that cannot be read."""
+    found: dict[str, LiveReports] = {}
+    for key in sorted(store.list_keys(_key(run, fence, f"{REPORT_FOLDER}/"))):
+        with suppress(ObjectMissingError, ValidationError):
+            found[PurePosixPath(key).stem] = LiveReports.model_validate_json(store.read(key))
+    return found
 
 
 def write_node_statuses(store: Store, run: str, fence: int, node: str, rank_statuses: NodeStatuses) -> None:

@@ -13,7 +13,8 @@ from storage.runs.run_records import ViewRecord, ViewTotals
 from training.agents.deadly import is_own_doing
 from training.agents.ends import Fault, RankEnd, RankEnds, read_ends
 from training.rank_status import RankStatus
-from training.views.account import describe_views, name_signal, newest_going
+from training.views.account import SeenViews, describe_views, find_survived, name_signal
+from training.views.folder import ViewFolder
 
 BY_WHOM = {
     signal.SIGKILL: "by a person, or by the kernel when the machine, or this container, had no memory left (`dmesg`)",
@@ -51,44 +52,62 @@ class RankEndsAccount:
 
 def describe_rank_ends(folder: Path) -> RankEndsAccount:
     """The account of the ranks that worked in this folder."""
-    views = describe_views(folder)
-    account = _account([find_counting_ends(folder)])
-    return replace(account, views=tuple(views.records), view_totals=views.totals)
+    views, ends = ViewFolder(folder), read_ends(folder)
+    return _account([ends], views.all_views(), views.find_out())
 
 
 def find_counting_ends(folder: Path) -> RankEnds:
     """The ends of the ranks that worked in this folder, but for those after which the others trained on."""
     ends = read_ends(folder)
-    if all(end.view is None for end in ends.ends):
+    if not ends.ends:
         return ends
-    newest = newest_going(folder)
-    return ends.model_copy(update={"ends": [end for end in ends.ends if end.view is None or end.view > newest]})
+    survived = find_survived(ViewFolder(folder).all_views())
+    return ends.model_copy(update={"ends": [end for end in ends.ends if not _is_survived(end, survived)]})
 
 
-def describe_ends_on_nodes(heard: Mapping[str, RankEnds], rank_statuses: Collection[RankStatus]) -> RankEndsAccount:
+def describe_ends_on_nodes(
+    heard: Mapping[str, RankEnds],
+    rank_statuses: Collection[RankStatus],
+    views: SeenViews = (),
+    stay_out: Collection[int] = (),
+) -> RankEndsAccount:
     """The account of a job's ranks, each named with its node. `heard` are the ends by their nodes.
 
-    `rank_statuses` say which ranks each node had: where nodes lost their connection to one from which nothing came,
-    that one is `cluster`.
+    `views` and `stay_out` are as in `training/views/account.py`. `rank_statuses` say which ranks each node had: where
+    nodes lost their connection to one from which nothing came, that one is `cluster`.
     """
-    account = _account(list(heard.values()), is_of_nodes=True)
+    account = _account(list(heard.values()), views, stay_out, is_of_nodes=True)
     has_lost_a_peer = any(_has_lost_a_peer(end) for ends in heard.values() for end in ends.ends)
     if account.first is not None or not has_lost_a_peer:
         return account
     return replace(account, cluster=_describe_silent([one for one in rank_statuses if one.host not in heard]))
 
 
-def _account(nodes: Collection[RankEnds], is_of_nodes: bool = False) -> RankEndsAccount:
+def _account(
+    nodes: Collection[RankEnds], views: SeenViews, stay_out: Collection[int], is_of_nodes: bool = False
+) -> RankEndsAccount:
     """Of several nodes, whose clocks differ, nobody knows which fault came first: the surest one counts."""
-    faults = [[end for end in node.ends if end.is_fault and not end.was_killed_by_agent] for node in nodes]
+    survived, told = find_survived(views), describe_views(views, stay_out)
+    faults = [[end for end in node.ends if _is_cause(end, survived)] for node in nodes]
     kills = sorted((end for ends in faults for end in ends if end.signal is not None), key=lambda end: end.rank)
     causes = [next((end for end in ends if not _has_lost_a_peer(end)), None) for ends in faults]
     first = min((end for end in causes if end is not None), key=lambda end: (not _is_sure(end), end.rank), default=None)
     return RankEndsAccount(
-        deadly=next((node.deadly for node in nodes if node.deadly is not None), None),
         kills=" ".join(_describe(end, is_of_nodes) for end in kills) or None,
         first=None if first is None else _describe(first, is_of_nodes),
+        views=tuple(told.records),
+        view_totals=told.totals,
+        deadly=next((node.deadly for node in nodes if node.deadly is not None), None),
     )
+
+
+def _is_cause(end: RankEnd, survived: Collection[tuple[int, int]]) -> bool:
+    """Whether the segment may have ended with it: the others did not train on, or could not."""
+    return end.is_fault and not end.was_killed_by_agent and not _is_survived(end, survived)
+
+
+def _is_survived(end: RankEnd, survived: Collection[tuple[int, int]]) -> bool:
+    return end.was_joining or (end.rank, end.pid) in survived
 
 
 def _has_lost_a_peer(end: RankEnd) -> bool:

@@ -9,8 +9,9 @@ import os
 import signal
 import time
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -22,7 +23,7 @@ from tasks.cluster.rank_environment import environment_of_ranks
 from tasks.cluster.reports import ReportFollower
 from training.agents.locks import find_holders
 from training.agents.order import ORDER_NAME, AgentOrder
-from training.meeting import Meeting
+from training.meeting import Address, Meeting
 from training.metrics.rank_lines import prefix_of
 from training.metrics.reporter import Report
 from training.rank_status import RankStatus, read_rank_statuses
@@ -44,7 +45,8 @@ _logger = logging.getLogger("holdfast")
 class Rendezvous:
     """This node among several, by its number, and where their ranks meet and over which interface they talk.
 
-    `listening` is the first node's own socket at that address.
+    `listening` is the first node's own socket at that address. `nodes` are all, in the order of their numbers, with the
+    addresses at which they answer about the `segment`.
     """
 
     index: int
@@ -53,6 +55,8 @@ class Rendezvous:
     port: int
     interface: str
     listening: int | None = None
+    nodes: Mapping[str, Address] = field(default_factory=dict)
+    segment: str = ""
 
 
 class Ranks:
@@ -108,7 +112,13 @@ class Ranks:
         size, rendezvous = self._spec.train.ranks, self._rendezvous
         meeting = Meeting(file=self._meeting_folder / MEETING_NAME)
         if rendezvous is not None:
-            meeting = Meeting(address=rendezvous.address, port=rendezvous.port, listening=rendezvous.listening)
+            meeting = Meeting(
+                address=rendezvous.address,
+                port=rendezvous.port,
+                listening=rendezvous.listening,
+                ear=list(rendezvous.nodes.values())[rendezvous.index],
+                segment=rendezvous.segment,
+            )
         return AgentOrder(
             specification=self._spec.scratch_folder / SPECIFICATION_NAME,
             first_rank=size * (rendezvous.index if rendezvous is not None else 0),

@@ -30,7 +30,7 @@ MOST_EVENTS = 100
 
 
 class Relay:
-    """The relay of one node. Only where the first rank is there are reports to pass on."""
+    """The relay of one node. Only where the first rank is, or was, there are reports to pass on."""
 
     def __init__(self, store: Store, spec: SegmentSpec, node: str) -> None:
         self._store, self._run, self._fence, self._node = store, spec.run, spec.fence, node
@@ -39,7 +39,7 @@ class Relay:
         self._log = spec.scratch_folder / LOG_NAME
         self._reports: list[NumberedReport] = []
         self._count = 0
-        self._has_news = False
+        self._has_news = self._has_statuses = False
         self._log_bytes = 0
         self._ends = RankEnds()  # those that the store has
         self._due = self._statuses_due = 0.0
@@ -52,7 +52,8 @@ class Relay:
         self._take(self._progress.read())
         try:
             if self._has_news:
-                write_reports(self._store, self._run, self._fence, LiveReports(reports=self._reports))
+                live = LiveReports(reports=self._reports)
+                write_reports(self._store, self._run, self._fence, self._node, live)
                 self._has_news = False
             self._pass_on_ends()
             self._pass_on_log()
@@ -78,8 +79,9 @@ class Relay:
         rank_statuses = [
             rank_status.model_copy(update={"host": self._node}) for rank_status in read_rank_statuses(self._folder)
         ]
-        if rank_statuses:
+        if rank_statuses or self._has_statuses:  # of a rank that died there is none
             write_node_statuses(self._store, self._run, self._fence, self._node, NodeStatuses(ranks=rank_statuses))
+        self._has_statuses = bool(rank_statuses)
         self._statuses_due = time.monotonic() + STATUSES_SECONDS
 
     def _pass_on_ends(self) -> None:

@@ -1,29 +1,31 @@
 """Rendezvous of a job's nodes: which number each has, and where their ranks meet.
 
 Invariant: the first node to come writes down in the store where it is, once for each segment; the others go there, and
-are given their numbers when all have come. Which address and interface they take is found by connecting, so a node with
-several networks needs no name service. What nodes send each other is a line of JSON.
+are given their numbers when all have come, and where each of them answers later (`training/views/ear.py`). Which
+address and interface they take is found by connecting, so a node with several networks needs no name service. What
+nodes send each other is a line of JSON.
 """
 
-import json
 import socket
 import time
 from collections.abc import Callable
-from typing import Any
 
 import psutil
+from pydantic import BaseModel, ValidationError
 
 from tasks.cluster.orders import FirstNode
 from tasks.cluster.processes import POLL_SECONDS
 from tasks.cluster.ranks import Rendezvous
 from tasks.configuration.cluster import ClusterConfig
+from training.meeting import Address
+from training.views.ear import read_line, write_line
 
 LOOPBACK_ADDRESS = "127.0.0.1"
 # Reserved for documentation (RFC 5737): a route is looked up, and nothing is sent.
 SOMEWHERE = ("192.0.2.1", 9)
 CONNECT_SECONDS = 2.0
 RETRY_SECONDS = 0.5
-MOST_LINE_BYTES = 1024
+MOST_ANSWER_BYTES = 1 << 20  # with an address of each node
 WAITING_CONNECTIONS = 512
 
 
@@ -35,16 +37,32 @@ def introduce(incarnation: str, node: str, interface: str | None) -> tuple[First
     return FirstNode(incarnation=incarnation, node=node, addresses=addresses, port=port), listening
 
 
+class Numbered(BaseModel):
+    """What the first node says to another one: its number, and the ears of all in the order of their numbers."""
+
+    index: int
+    nodes: dict[str, Address]
+
+
 class NodeMeeting:
     """One node's part in the meeting of a segment's nodes. `name` is the segment's, `is_stop` asks whether to give up.
+
+    At the port `ear` it answers the others later.
 
     Its methods raise `TimeoutError` if not all come within `cluster.join_seconds`, and `InterruptedError` if it is
     given up.
     """
 
     def __init__(
-        self, cluster: ClusterConfig, name: str, num_nodes: int, first: FirstNode, is_stop: Callable[[], bool]
+        self,
+        cluster: ClusterConfig,
+        name: str,
+        num_nodes: int,
+        first: FirstNode,
+        ear: int,
+        is_stop: Callable[[], bool],
     ) -> None:
+        self._ear = ear
         self._cluster, self._name, self._num_nodes, self._first = cluster, name, num_nodes, first
         self._is_stop = is_stop
         self._deadline = time.monotonic() + cluster.join_seconds
@@ -52,6 +70,8 @@ class NodeMeeting:
     def host(self, listening: socket.socket) -> Rendezvous:
         """As the first node: wait for the others, and number them."""
         others: dict[str, socket.socket] = {}
+        ears: dict[str, Address] = {}
+        address = self._first.addresses[0]
         listening.settimeout(POLL_SECONDS)
         try:
             while len(others) < self._num_nodes - 1:
@@ -64,14 +84,16 @@ class NodeMeeting:
                 if found is None:
                     connection.close()
                     continue
-                others[found] = connection
+                node, ears[node] = found
+                others[node] = connection
+            all_nodes = {self._first.node: Address(host=address, port=self._ear)}
+            all_nodes |= {node: ears[node] for node in sorted(others)}
             for index, node in enumerate(sorted(others), start=1):
-                others[node].sendall(_line({"index": index}))
+                others[node].sendall(write_line(Numbered(index=index, nodes=all_nodes).model_dump()))
         finally:
             for connection in others.values():
                 connection.close()
-        address = self._first.addresses[0]
-        return self._found(0, address, address, listening)
+        return self._found(0, address, address, all_nodes, listening)
 
     def join(self, node: str) -> Rendezvous:
         """As another node: go to the first one, and wait for the number that it gives."""
@@ -84,40 +106,47 @@ class NodeMeeting:
             for address in self._first.addresses:
                 try:
                     with socket.create_connection((address, self._first.port), CONNECT_SECONDS) as connection:
-                        connection.sendall(_line({"name": self._name, "node": node}))
+                        own = self._own_address(connection)
+                        ear = Address(host=own, port=self._ear).model_dump()
+                        connection.sendall(write_line({"name": self._name, "node": node, "ear": ear}))
                         problem = f"not all came to the first one, {self._first.node}"
-                        index = self._wait_for_number(connection)
-                        own = str(connection.getsockname()[0])
+                        found = self._wait_for_number(connection)
                 except OSError as error:
                     if isinstance(error, InterruptedError):
                         raise
                     continue
-                if index is not None:
-                    return self._found(index, address, own)
+                if found is not None:
+                    # This is the address at which the first one was found.
+                    first = {self._first.node: Address(host=address, port=found.nodes[self._first.node].port)}
+                    return self._found(found.index, address, own, found.nodes | first)
             self._require_patience(problem)
             time.sleep(RETRY_SECONDS)  # a machine that cannot be reached does not signal that it can
 
-    def _hear(self, connection: socket.socket) -> str | None:
-        """The node that came; None for whoever is none of this segment's."""
+    def _hear(self, connection: socket.socket) -> tuple[str, Address] | None:
+        """The node that came, and its ear; None for whoever is none of this segment's."""
         connection.settimeout(CONNECT_SECONDS)
         try:
-            said = _read(connection)
-        except TimeoutError:
+            said = read_line(connection)
+            if said is None or said.get("name") != self._name or not isinstance(said.get("node"), str):
+                return None
+            return said["node"], Address.model_validate(said.get("ear"))
+        except (TimeoutError, ValidationError):
             return None
-        is_ours = said is not None and said.get("name") == self._name and isinstance(said.get("node"), str)
-        return str(said["node"]) if said is not None and is_ours else None
 
-    def _wait_for_number(self, connection: socket.socket) -> int | None:
+    def _wait_for_number(self, connection: socket.socket) -> Numbered | None:
         """None if the first node is gone, or the time is over."""
         connection.settimeout(POLL_SECONDS)
         while time.monotonic() < self._deadline:
             if self._is_stop():
                 raise InterruptedError("asked to stop before all nodes had come")
             try:
-                said = _read(connection)
+                said = read_line(connection, MOST_ANSWER_BYTES)
             except TimeoutError:
                 continue
-            return said["index"] if said is not None and isinstance(said.get("index"), int) else None
+            try:
+                return Numbered.model_validate(said)
+            except ValidationError:
+                return None
         return None
 
     def _require_patience(self, problem: str) -> None:
@@ -129,8 +158,13 @@ class NodeMeeting:
                 f"(cluster.join_seconds) {problem}"
             )
 
-    def _found(self, index: int, address: str, own: str, listening: socket.socket | None = None) -> Rendezvous:
-        own = own if self._cluster.interface is None else _own_addresses(self._cluster.interface)[0]
+    def _own_address(self, connection: socket.socket) -> str:
+        interface = self._cluster.interface
+        return str(connection.getsockname()[0]) if interface is None else _own_addresses(interface)[0]
+
+    def _found(
+        self, index: int, address: str, own: str, nodes: dict[str, Address], listening: socket.socket | None = None
+    ) -> Rendezvous:
         return Rendezvous(
             index=index,
             num_nodes=self._num_nodes,
@@ -138,33 +172,9 @@ class NodeMeeting:
             port=self._first.port,
             interface=self._cluster.interface or _interface_of(own),
             listening=listening.fileno() if listening is not None else None,
+            nodes=nodes,
+            segment=self._name,
         )
-
-
-def _line(said: dict[str, Any]) -> bytes:
-    return json.dumps(said).encode() + b"\n"
-
-
-def _read(connection: socket.socket) -> dict[str, Any] | None:
-    """What the other side says in a line; None if that is none of ours. Raises `TimeoutError` where it says nothing."""
-    data = b""
-    while not data.endswith(b"\n") and len(data) < MOST_LINE_BYTES:
-        try:
-            part = connection.recv(MOST_LINE_BYTES)
-        except TimeoutError:
-            if data:
-                return None
-            raise
-        except OSError:
-            return None
-        if not part:
-            return None
-        data += part
-    try:
-        said = json.loads(data)
-    except ValueError:
-        return None
-    return said if isinstance(said, dict) else None
 
 
 def _own_addresses(interface: str | None) -> list[str]:

@@ -94,6 +94,14 @@ class ClusterConfig(ConfigModel):
     join_seconds: float = Field(
         300, gt=0, description="Seconds within which all nodes of a job must have come, counted from the first."
     )
+    silent_seconds: float | None = Field(
+        None,
+        gt=0,
+        description="A machine that does not answer the others for so many seconds is lost, and these train on without "
+        "it in the same segment, if min_nodes of them are left; where those that do not answer are half of them or "
+        "more, after five times as long. One that answers is never lost, however slow its ranks are. Default: a "
+        "machine that is lost ends the segment.",
+    )
     keep_seconds: float = Field(
         300,
         ge=0,

@@ -60,8 +60,10 @@ class Heartbeat(BackgroundThread):
     def _find_views(self) -> dict[str, object]:
         """What is new of the ranks' views. On the nodes of a job they are not seen from here."""
         with suppress(OSError):  # the folder is put away when the segment is over
-            count = ViewFolder(self._folder).count_files()
+            folder = ViewFolder(self._folder)
+            count = folder.count_files()
             if count != self._num_files:
-                self._num_files, found = count, describe_views(self._folder, MOST_VIEWS)
+                found = describe_views(folder.all_views(), folder.find_out(), MOST_VIEWS)
+                self._num_files = count
                 self._views = {"views": found.records, "view_totals": found.totals}
         return self._views

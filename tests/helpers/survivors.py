@@ -4,15 +4,19 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from storage.checkpoints.checkpoints import FoundCheckpoint
+from storage.runs.segments import OutcomeRecord, find_outcome
 from tasks.cluster import ranks
+from tasks.cluster.processes import POLL_SECONDS
 from tests.helpers.elastic_runs import Runs
+from tests.helpers.fault_plans import FaultPlan
 from tests.helpers.processes import assembling_ahead
-from tests.helpers.training import read_log, read_state, train_forked
+from tests.helpers.training import launch, read_log, read_state, train_forked
 from training.agents.order import AgentOrder
 from training.metrics.training_state import TrainingState
 from training.segment import run_segment
@@ -23,6 +27,22 @@ from training.views.folder import ViewFolder
 from training.world import World
 
 LAST_STEP = "last_step"
+GRACE_SECONDS = 60.0
+
+
+def meet(plan: FaultPlan, folder: Path, spec: SegmentSpec, patch: pytest.MonkeyPatch) -> None:
+    """Have the ranks that are launched from here on meet the plan."""
+    for name, value in plan.environment(folder, [Path(spec.store), spec.scratch_folder]).items():
+        patch.setenv(name, value)
+
+
+def train_to_end(spec: SegmentSpec, runs: Runs) -> OutcomeRecord:
+    with launch(spec, GRACE_SECONDS) as ranks:
+        while ranks.is_running(POLL_SECONDS):
+            pass
+    outcome = find_outcome(runs.store, spec.run, spec.fence)
+    assert outcome is not None, read_log(spec)
+    return outcome
 
 
 @contextmanager

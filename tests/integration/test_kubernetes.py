@@ -215,7 +215,7 @@ def test_a_command_that_is_killed_leaves_its_jobset_to_the_next_one(
 
     first = runner.start()
     try:
-        assert wait_until(lambda: len(list(store.glob("runs/left/segments/*/reports.json"))) > 0, first)
+        assert wait_until(lambda: len(list(store.glob("runs/left/segments/*/reports/*.json"))) > 0, first)
     finally:
         kill_everything(first)
     (jobset,) = kubernetes.list_jobsets()

@@ -22,13 +22,12 @@ from tasks.cluster.rank_ends import describe_rank_ends
 from tasks.recovery.settle import describe_cause
 from tests.helpers.elastic_runs import Runs, require_the_same
 from tests.helpers.fault_plans import FaultPlan, Moment, StepFault
-from tests.helpers.survivors import dying_often, newest_complete, train_as_far
+from tests.helpers.survivors import GRACE_SECONDS, dying_often, meet, newest_complete, train_as_far, train_to_end
 from tests.helpers.training import launch, read_log
 from training.agents.locks import find_holders
 from training.spec import SegmentSpec
 from training.views.folder import ViewFolder
 
-GRACE_SECONDS = 60.0
 NUM_RANKS = 3
 FEW_STEPS: dict[str, Any] = {"steps": 9, "every_steps": 4, "validate_every_steps": 6}
 # Of two saves, the first of the best model, which is written beside training.
@@ -156,21 +155,6 @@ def undisturbed(runs: Runs, folder: Path, **train: Any) -> dict[int, FoundCheckp
         meet(FaultPlan(), folder, spec, patch)
         train_to_end(spec, runs)
     return runs.checkpoints_of(spec)
-
-
-def meet(plan: FaultPlan, folder: Path, spec: SegmentSpec, patch: pytest.MonkeyPatch) -> None:
-    """Have the ranks that are launched from here on meet the plan."""
-    for name, value in plan.environment(folder, [Path(spec.store), spec.scratch_folder]).items():
-        patch.setenv(name, value)
-
-
-def train_to_end(spec: SegmentSpec, runs: Runs) -> OutcomeRecord:
-    with launch(spec, GRACE_SECONDS) as ranks:
-        while ranks.is_running(POLL_SECONDS):
-            pass
-    outcome = find_outcome(runs.store, spec.run, spec.fence)
-    assert outcome is not None, read_log(spec)
-    return outcome
 
 
 def rows(deaths: tuple[Death, ...]) -> pytest.MarkDecorator:

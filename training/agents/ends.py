@@ -55,7 +55,7 @@ class RankEnd(BaseModel):
     was_killed_by_agent: bool = False
     failure: RankFailure | None = None
     place: MicrobatchPlace | None = Field(None, description="The microbatch that it computed when a signal ended it.")
-    view: int | None = Field(None, description="In which the others were to go on without it.")
+    was_joining: bool = Field(False, description="It was begun to join the others, and was in no view yet.")
 
     @property
     def is_fault(self) -> bool:

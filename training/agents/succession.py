@@ -1,7 +1,9 @@
-"""Who the ranks of an order are, and who comes after one that died: its agent decides, and says it by views.
+"""Who comes after a rank that died: its agent sees ends, wants views without them, and begins others in their place.
 
 Invariant: only who was seen to end is left out of a view; and who is taken in has said that it is ready, and learns the
-state from the others. With ranks of other nodes, and before training has begun, there is one view: the ranks leave.
+state from the others. Of ranks that are all this machine's the agent commits the view itself; of several nodes it notes
+what it wants, and tells its node's process, which has the views committed in the store
+(`tasks/cluster/node_views.py`). Before training has begun there is one view: the ranks leave.
 """
 
 import time
@@ -10,7 +12,10 @@ from contextlib import suppress
 
 from training.agents.order import AgentOrder
 from training.rank_status import rank_status_file
-from training.views.folder import LostMember, Member, View, ViewFolder
+from training.views.decisions import Decisions
+from training.views.ear import tell
+from training.views.folder import ViewFolder
+from training.views.view import LostMember, Member, View, Wanted, first_view
 
 # Who dies as often as the order allows in so short a time would do so again.
 DEATHS_SECONDS = 600.0
@@ -19,24 +24,41 @@ MOST_VIEWS = 64
 
 
 class Succession:
-    """The members of the newest view, and those that are begun to be in the next one."""
+    """The ranks of this agent's order among all of the segment, and those that are begun to be in the next view."""
 
     def __init__(self, order: AgentOrder) -> None:
         self._order = order
-        self._views = _make_folder(order)
-        self._number = 0
-        self._members = [Member(slot=order.first_rank + number, life=0) for number in range(order.local_size)]
-        self._num_views = dict.fromkeys(self._members, 1)
+        self._views = _find_folder(order)
+        first = first_view(order.world_size, order.launched_at)
+        self._decisions = None if self._views is None else Decisions(self._views, first)
+        self._slots = range(order.first_rank, order.first_rank + order.local_size)
+        self._num_views = dict.fromkeys(first.members, 1)
         self._starting: set[Member] = set()
-        self._lives = {member.slot: 0 for member in self._members}
-        self._deaths: dict[int, list[float]] = {member.slot: [] for member in self._members}
+        self._lost: dict[Member, LostMember] = {}
+        self._withdrawn: set[Member] = set()
+        self._wanted = Wanted()
+        self._lives = dict.fromkeys(self._slots, 0)
+        self._deaths: dict[int, list[float]] = {slot: [] for slot in self._slots}
         self._to_begin: list[Member] = []
         self._retired: set[Member] = set()
+        self._has_failed = False
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a rank that was begun is not ready yet."""
-        return bool(self._starting)
+        """Whether a rank that was begun is not ready yet, or a view is not there that is wanted."""
+        newest = self._decisions.newest.members if self._decisions is not None else []
+        return bool(self._starting) or any(member in newest for member in self._lost)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody can go on though there are views: none is left, or what is wanted cannot be said."""
+        if self._decisions is None:
+            return False
+        return self._has_failed or all(member in self._lost for member in self._decisions.newest.members)
+
+    def has_been_in(self, member: Member) -> bool:
+        """Whether it was in a view, and did not only begin to join one."""
+        return member.life == 0 or (self._decisions is not None and self._decisions.has_been_in(member))
 
     def can_do_without(self, member: Member, signal: int | None) -> bool:
         """Whether the others may go on when this one ended so: by a signal, and in training, or before it was one."""
@@ -44,22 +66,12 @@ class Succession:
             return False
         return signal is not None or member in self._starting
 
-    def go_on_without(self, lost: Collection[LostMember]) -> int | None:
-        """The number of the view of those that are left; None if nobody is. Whoever died is to be begun anew."""
-        gone = {one.member for one in lost}
-        left = [member for member in self._members if member not in gone]
-        if not left or self._views is None:
-            return None
-        for member in gone:
-            self._succeed(member)
-        if len(left) == len(self._members):  # who died was in no view yet
-            return self._number
-        in_view = [
-            one.model_copy(update={"is_worn": one.member in self._retired})
-            for one in lost
-            if one.member in self._members
-        ]
-        return self._number if self._commit(left, lost=in_view) else None
+    def go_on_without(self, lost: Collection[LostMember]) -> None:
+        """Have those left out that died, and another one begun for each."""
+        for one in lost:
+            self._lost[one.member] = one.model_copy(update={"is_worn": one.member in self._retired})
+            self._succeed(one.member)
+        self.settle()
 
     def take_to_begin(self) -> list[Member]:
         """Those that are to be begun now."""
@@ -67,36 +79,79 @@ class Succession:
         self._starting |= set(begun)
         return begun
 
-    def take_in(self) -> None:
-        """Commit a view with those that are ready, if there are such."""
-        ready = [member for member in self._starting if self._views is not None and self._views.is_ready(member)]
-        if ready and self._commit([*self._members, *ready], joined=ready):
-            self._starting -= set(ready)
+    def settle(self) -> None:
+        """Want a view with those that are ready and without those that are gone."""
+        if self._decisions is None or self._views is None:
+            return
+        try:
+            self._note(self._decisions.read())
+            wanted = self._want(self._decisions)
+            if self._order.is_alone:
+                self._note(self._decisions.settle(wanted)[0])
+            elif wanted != self._wanted:
+                self._views.want(wanted)
+                tell(self._order.meeting, "look")
+            self._wanted = wanted
+        except OSError as error:
+            print(f"What is to become of the ranks could not be written: {error}", flush=True)
+            self._has_failed = True
 
     def withdraw(self) -> set[Member]:
-        """Take nobody in any more, since the ranks leave; those that were begun for it, and do not train yet.
+        """Have nobody taken in any more, since the ranks leave; those that were begun for it, and do not train yet.
 
         Who waits for one of them in the newest view goes on in another one without it.
         """
-        view = self._views.find(self._number) if self._views is not None and self._number > 0 else None
         dismissed, self._starting, self._to_begin = set(self._starting), set(), []
-        if self._views is not None and view is not None and view.joined and self._views.find_going(view.number) is None:
-            dismissed |= set(view.joined)
-            self._commit([member for member in self._members if member not in dismissed])
+        if self._decisions is not None and self._views is not None:
+            newest = self._decisions.newest
+            if newest.number > 0 and self._views.find_going(newest.number) is None:
+                dismissed |= {member for member in newest.joined if member.slot in self._slots}
+        if dismissed:
+            self._withdrawn |= dismissed
+            self.settle()
         return dismissed
 
     def find_worn(self) -> Member | None:
-        """A member to be replaced, which has been in too many views; one at a time, when nobody else is missing."""
-        if self._starting or self._to_begin or len(self._members) < self._order.local_size:
+        """A member of ours to be replaced, which has been in too many views; one at a time, when nobody is missing."""
+        if self._decisions is None or self._starting or self._to_begin:
             return None
-        worn = next((member for member in self._members if self._num_views[member] > MOST_VIEWS), None)
-        if worn is not None:
-            self._retired.add(worn)
+        members = self._decisions.newest.members
+        if len(members) < self._order.world_size or self._lost.keys() & set(members):
+            return None
+        # The first one of all nodes: the agents of two would replace all that are left.
+        worn = next((member for member in members if self._num_views[member] > MOST_VIEWS), None)
+        if worn is None or worn.slot not in self._slots:
+            return None
+        self._retired.add(worn)
         return worn
 
     def is_worn(self, member: Member) -> bool:
         """Whether it is to be replaced, and for no other reason was ended."""
         return member in self._retired
+
+    def _want(self, decisions: Decisions) -> Wanted:
+        assert self._views is not None
+        newest = decisions.newest.members
+        self._lost = {
+            member: lost for member, lost in self._lost.items() if member in newest or not decisions.has_been_in(member)
+        }
+        ready = [member for member in self._starting if self._views.is_ready(member)]
+        wanted = Wanted(
+            lost=list(self._lost.values()),
+            joining=sorted(ready, key=lambda member: member.slot),
+            withdrawn=sorted(self._withdrawn, key=lambda member: member.slot),
+            since=self._wanted.since,
+        )
+        is_waiting = any(lost.member in newest for lost in self._wanted.lost)
+        if wanted == self._wanted or is_waiting:
+            return wanted
+        return wanted.model_copy(update={"since": time.clock_gettime(time.CLOCK_BOOTTIME)})
+
+    def _note(self, views: Collection[View]) -> None:
+        for view in views:
+            self._starting -= set(view.members)
+            for member in view.members:
+                self._num_views[member] = self._num_views.get(member, 0) + 1
 
     def _succeed(self, member: Member) -> None:
         """Have another process begun in its place, unless it would hardly live longer."""
@@ -121,34 +176,14 @@ class Succession:
             flush=True,
         )
 
-    def _commit(
-        self, members: Collection[Member], lost: Collection[LostMember] = (), joined: Collection[Member] = ()
-    ) -> bool:
-        assert self._views is not None
-        view = View(
-            number=self._number + 1,
-            members=sorted(members, key=lambda member: member.slot),
-            lost=list(lost),
-            joined=list(joined),
-            committed_at=time.clock_gettime(time.CLOCK_BOOTTIME),
-        )
-        try:
-            if not self._views.commit(view):
-                return False
-        except OSError as error:
-            print(f"View {view.number} could not be committed: {error}", flush=True)
-            return False
-        self._number, self._members = view.number, view.members
-        for member in view.members:
-            self._num_views[member] = self._num_views.get(member, 0) + 1
-        return True
 
-
-def _make_folder(order: AgentOrder) -> ViewFolder | None:
-    """None where there is one view alone."""
-    if not order.is_alone or order.world_size == 1:
-        return None
+def _find_folder(order: AgentOrder) -> ViewFolder | None:
+    """Where views are found; None where there is one view alone. Of several nodes this one's process made it."""
     views = ViewFolder(order.folder)
+    if not order.is_alone:
+        return views if views.is_there else None
+    if order.world_size == 1:
+        return None
     try:
         views.create()
     except OSError as error:

@@ -24,7 +24,7 @@ from training.agents.succession import Succession
 from training.agents.talk import Talk
 from training.meeting import forget_met, has_met
 from training.places import Places
-from training.views.folder import LostMember, Member
+from training.views.view import LostMember, Member
 
 WAIT_SECONDS = 1.0  # to see that a grace is over, or the supervisor gone; an end is a signal
 # Those after which the others went on are of no use any more: more ranks than a machine has.
@@ -73,6 +73,7 @@ class WatchedRanks:
         is_asked = came is not None and came.si_signo != signal.SIGCHLD
         if is_asked or (self._deadline is None and self._supervisor.is_over()):
             self._ask_to_leave()
+        self._succession.settle()  # before an end is seen: whether it was in a view says what that means
         self._reap()
         if self._goes_on:
             self._complete()
@@ -106,6 +107,7 @@ class WatchedRanks:
             signal=-code if code < 0 else None,
             is_out_of_memory=is_killed and not self._has_killed and self._out_of_memory.has_grown(),
             was_killed_by_agent=is_killed and (self._has_killed or member in self._dismissed),
+            was_joining=not self._succession.has_been_in(member),
             failure=find_failure(self._order.folder, member.slot, pid) if code > 0 else None,
             place=self._places.find(member.slot - self._order.first_rank, member.life) if code < 0 else None,
         )
@@ -114,16 +116,16 @@ class WatchedRanks:
         """Have the others go on, or leave, and write the ends down."""
         self._has_left = self._has_left or any(end.exit_code == 0 for _, end in ends)
         faults = [(member, end) for member, end in ends if end.is_fault and member not in self._dismissed]
-        view = None
+        goes_on = not faults
         if faults and self._goes_on and not self._has_found_deadly(faults):
-            view = self._go_on_without(faults)
+            goes_on = self._go_on_without(faults)
         for member, end in ends:
-            is_lost = view is not None and (member, end) in faults
-            self._ends.ends.append(end.model_copy(update={"view": view, "place": None}) if is_lost else end)
+            is_survived = goes_on and (member, end) in faults
+            self._ends.ends.append(end.model_copy(update={"place": None}) if is_survived else end)
         del self._ends.ends[:-MOST_ENDS]
         with suppress(OSError):  # on a full disk, or in a folder that is put away: the log has what ranks said
             write_ends(self._order.folder, self._ends)
-        self._is_incomplete = self._is_incomplete or (bool(faults) and view is None)
+        self._is_incomplete = self._is_incomplete or not goes_on
         if self._is_incomplete and self._deadline is None:
             self._ask_to_leave()
         if self._has_left:
@@ -139,18 +141,21 @@ class WatchedRanks:
                 self._ends.deadly = words
         return self._ends.deadly is not None
 
-    def _go_on_without(self, faults: list[tuple[Member, RankEnd]]) -> int | None:
-        """The view in which the others go on; None if they cannot."""
+    def _go_on_without(self, faults: list[tuple[Member, RankEnd]]) -> bool:
+        """Whether the others go on without those that met these."""
         if not all(self._succession.can_do_without(member, end.signal) for member, end in faults):
-            return None
+            return False
         lost = [LostMember(member=member, pid=end.pid, signal=end.signal or 0) for member, end in faults]
-        return self._succession.go_on_without(lost)
+        self._succession.go_on_without(lost)
+        return not self._succession.is_over
 
     def _complete(self) -> None:
         """Begin a rank in place of each that died, have those join that are ready, and replace one that is worn."""
         for member in self._succession.take_to_begin():
             self._begin(member)
-        self._succession.take_in()
+        if self._succession.is_over:
+            self._ask_to_leave()
+            return
         worn = self._succession.find_worn()
         for pid, member in self._running.items():
             if member == worn:

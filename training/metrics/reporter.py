@@ -36,7 +36,8 @@ class Report(BaseModel):
     """One line of the progress file. `note` is for people, `alarm` for the person on call: a save that failed.
 
     `longest_step_seconds` is that of the last RECENT_STEPS steps. `phases` are the seconds per phase so far: of ranks
-    that are killed no more is known. `validation` is the last one of this segment.
+    that are killed no more is known. `validation` is the last one of this segment. The first rank of a later `view`
+    may be on another machine.
     """
 
     phase: str
@@ -49,6 +50,7 @@ class Report(BaseModel):
     note: str | None = None
     alarm: str | None = None
     validation: ValidationFigures | None = None  # the last one so far
+    view: int = 0
 
 
 @dataclass
@@ -221,6 +223,7 @@ class Reporter:
             note=note,
             alarm=alarm,
             validation=self._validation,
+            view=self._world.view,
         )
         has_event = not (checkpoint is None and note is None and alarm is None)
         if self._file is not None:

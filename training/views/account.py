@@ -6,11 +6,12 @@ training went on in it is told of with that one; one that was the last, and in w
 
 import signal
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from storage.runs.run_records import ViewRecord, ViewTotals
-from training.views.folder import Going, LostMember, View, ViewFolder
+from training.views.view import Going, LostMember, View
+
+SeenViews = Sequence[tuple[View, Going | None]]
 
 # At each end of the list that a record has: ranks of a machine that is taken away may die thousands of times.
 MOST_RECORDS = 100
@@ -24,36 +25,44 @@ class ViewsAccount(NamedTuple):
     totals: ViewTotals | None
 
 
-def describe_views(segment_folder: Path, most: int = MOST_RECORDS) -> ViewsAccount:
-    """The views of the segment that works, or worked, in this folder, with records of `most` at each end."""
-    folder = ViewFolder(segment_folder)
-    records = _list_records(folder)
+def describe_views(seen: SeenViews, stay_out: Collection[int] = (), most: int = MOST_RECORDS) -> ViewsAccount:
+    """Of a segment's views after the first one, oldest first, with records of `most` at each end.
+
+    Of each of them is known whether training went on in it. In place of the ranks that `stay_out` none is begun.
+    """
+    records = _list_records(seen)
     left_out = slice(most, -most if len(records) > 2 * most else most)
-    totals = _sum_up(records, folder.find_out()) if records else None
+    totals = _sum_up(records, sorted(stay_out)) if records else None
     del records[left_out]
     return ViewsAccount(records, totals)
 
 
-def newest_going(segment_folder: Path) -> int:
-    """The number of the newest view in which training went on; -1 if it did in none, as far as is known."""
-    folder = ViewFolder(segment_folder)
-    of_others = [view.number for view, going in folder.all_views() if going is not None]
-    first = -1 if folder.find_going(0) is None else 0
-    return max([first, *of_others])
+def find_survived(seen: SeenViews) -> set[tuple[int, int]]:
+    """Number and process of each rank after whose end the others trained on."""
+    newest = max((view.number for view, going in seen if going is not None), default=0)
+    return {(lost.member.slot, lost.pid) for view, _ in seen if view.number <= newest for lost in view.lost}
 
 
-def describe_change(view: View, step: int, seconds: float, stay_out: Collection[int] = ()) -> str:
-    """What became of the ranks in this view, in which training goes on at `step`, so many seconds after its commit.
+def seconds_since_change(passed: Collection[View], now: float) -> float:
+    """Since the first end of a rank that led to the last of these views, or else since that one was wanted."""
+    *_, last = passed
+    began = next((view for view in passed if view.lost), last)
+    return round(max(0.0, now - began.committed_at), 3)
+
+
+def describe_change(passed: Sequence[View], step: int, seconds: float, stay_out: Collection[int] = ()) -> str:
+    """What became of the ranks in these views; in the last one training goes on at `step`, so many seconds later.
 
     In place of those that `stay_out` none is begun.
     """
-    died = [f"rank {lost.member.slot} ({_cause_of(lost)})" for lost in view.lost]
-    joined = [f"rank {member.slot}" for member in view.joined]
+    lost = [one for view in passed for one in view.lost]
+    died = [f"rank {one.member.slot} ({_cause_of(one)})" for one in lost]
+    joined = [f"rank {member.slot}" for view in passed for member in view.joined]
     parts = [f"{' and '.join(died)} died"] if died else []
     parts += [f"{' and '.join(joined)} joined"] if joined else []
-    number = len(view.members)
+    number = len(passed[-1].members)
     words = f"{', '.join(parts)}: {number} rank{'s' if number != 1 else ''} train on from step {step:,}"
-    out = [OUT.format(rank=lost.member.slot) for lost in view.lost if lost.member.slot in stay_out]
+    out = [OUT.format(rank=one.member.slot) for one in lost if one.member.slot in stay_out]
     return " ".join([f"{words[0].upper()}{words[1:]}, {seconds:.2f} s later.", *out])
 
 
@@ -64,13 +73,15 @@ def name_signal(number: int) -> str:
 
 
 def _cause_of(lost: LostMember) -> str:
+    if lost.is_silent:
+        return "its node is lost"
     return "replaced, after many views" if lost.is_worn else name_signal(lost.signal)
 
 
-def _list_records(folder: ViewFolder) -> list[ViewRecord]:
+def _list_records(seen: SeenViews) -> list[ViewRecord]:
     described: list[ViewRecord] = []
     passed: list[View] = []
-    for view, going in folder.all_views():
+    for view, going in seen:
         passed.append(view)
         if going is not None:
             described.append(_describe(passed, going))
@@ -90,12 +101,11 @@ def _sum_up(records: Sequence[ViewRecord], stay_out: list[int]) -> ViewTotals:
 
 def _describe(views: Sequence[View], going: Going) -> ViewRecord:
     """Of views that followed each other, the last of which is the one in which training went on."""
-    began = next((view for view in views if view.lost), views[-1])
     return ViewRecord(
         step=going.step,
         lost=[lost.member.slot for view in views for lost in view.lost],
         causes=[_cause_of(lost) for view in views for lost in view.lost],
         joined=[member.slot for view in views for member in view.joined],
         num_ranks=len(views[-1].members),
-        seconds=round(going.seconds + views[-1].committed_at - began.committed_at, 3),
+        seconds=going.seconds,
     )

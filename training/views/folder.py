@@ -1,7 +1,9 @@
-"""Views in a folder of the segment's scratch: an agent commits them, and its ranks look for the newest one.
+"""Views in a folder of the segment's scratch, where the ranks of a machine look for the newest one. Loads no torch.
 
-Invariant: a view is whole or not there, and the first one of a number is the one: it is put if absent. Numbers rise by
-one, and ranks go over to the newest view only. The folder is this user's alone. Loads no torch.
+Of the ranks of one machine their agent commits them here. Of several nodes each has such a folder, with what its own
+process found in the store, and what its agent wants. Invariant: a view is whole or not there, and the first one of a
+number is the one: it is put if absent. Numbers rise by one, and ranks go over to the newest view only. The folder is
+this user's alone.
 """
 
 import os
@@ -9,57 +11,16 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from storage.objects.private_folder import PRIVATE_MODE
+from training.views.view import Going, Member, View, Wanted
 
-FOLDER_NAME = "views"
-OUT = "out-"
-
-
-class Member(BaseModel):
-    """A rank's process: the number that it was begun with, and which process of this number it is, from 0 on."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    slot: int
-    life: int
-
-
-class LostMember(BaseModel):
-    """A member that a view does without, and the signal that ended it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    member: Member
-    pid: int
-    signal: int
-    is_worn: bool = Field(False, description="Its agent ended it, to have another one in its place.")
-
-
-class View(BaseModel):
-    """The ranks that train together; a rank's number among them is its place in `members`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    number: int
-    members: list[Member] = Field(description="By their slots.")
-    lost: list[LostMember] = Field([], description="Since the view before.")
-    joined: list[Member] = Field([], description="Since the view before.")
-    committed_at: float = Field(description="In seconds since boot: of a view that lost members, when that was seen.")
-
-
-class Going(BaseModel):
-    """That training goes on in a view: at which step, and so many seconds after it was committed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    step: int
-    seconds: float
+FOLDER_NAME, WANTED_NAME, OUT = "views", "wanted.json", "out-"
 
 
 class ViewFolder:
-    """The views of one segment on this machine."""
+    """The views of one segment, as they are known on this machine."""
 
     def __init__(self, segment_folder: Path) -> None:
         self._path = segment_folder / FOLDER_NAME
@@ -72,7 +33,7 @@ class ViewFolder:
 
     @property
     def is_there(self) -> bool:
-        """Whether an agent made it, which will say who goes on."""
+        """Whether there are to be views: somebody made it who will say who goes on."""
         return self._path.is_dir()
 
     def commit(self, view: View) -> bool:
@@ -98,8 +59,32 @@ class ViewFolder:
         return self.find(newest) if newest > after else None
 
     def meeting_file(self, number: int) -> Path:
-        """The file in which the members of a view meet."""
+        """The file in which the members of a view meet, on one machine."""
         return self._path / f"{number:06d}-meeting"
+
+    def say_port(self, number: int, port: int) -> None:
+        """Note on which port of this machine the members of a view meet. Raises `OSError`."""
+        self._put(f"{number:06d}-port", str(port))
+
+    def find_port(self, number: int) -> int | None:
+        """The port that was noted for this view; None if its first member has not come, or is elsewhere."""
+        try:
+            return int((self._path / f"{number:06d}-port").read_text())
+        except OSError:
+            return None
+
+    def want(self, wanted: Wanted) -> None:
+        """Note what this machine's agent wants of the next view. Raises `OSError`."""
+        new = self._path / f".{WANTED_NAME}"
+        new.write_text(wanted.model_dump_json(), encoding="utf-8")
+        new.replace(self._path / WANTED_NAME)
+
+    def find_wanted(self) -> Wanted:
+        """What was noted last."""
+        try:
+            return Wanted.model_validate_json((self._path / WANTED_NAME).read_bytes())
+        except (OSError, ValidationError):
+            return Wanted()
 
     def say_ready(self, member: Member) -> None:
         """Tell the agent that this rank can be taken into a view. Raises `OSError`."""

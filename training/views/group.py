@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from training.meeting import Address
 from training.process_group import COLLECTIVE_TIMEOUT
 
 # All members have come to the meeting before: what is left is some messages.
@@ -27,10 +28,12 @@ POLL_SECONDS = 0.002
 class Connections:
     """The connections of one group, by descriptors of our own: Gloo closes its own ones, and their numbers come again.
 
-    What this process opens between `Connections()` and the last `find` counts as the group's.
+    What this process opens between `Connections()` and the last `find` counts as the group's, but for those at one of
+    the addresses that are `left_alone`: of meetings, which a group outlives.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, left_alone: Collection[Address] = ()) -> None:
+        self._left_alone = left_alone
         self._before = _sockets()
         self._found: list[socket.socket] = []
 
@@ -43,18 +46,18 @@ class Connections:
                 found = socket.socket(fileno=os.dup(descriptor))
             except OSError:
                 continue  # closed meanwhile
-            if _is_connected(found):
+            ends = _ends_of(found)
+            if ends and not any(end in self._left_alone for end in ends):
                 self._found.append(found)
             else:
                 found.close()
 
     def shut_down(self) -> None:
-        """Have nobody wait for what comes through them, here or at their other ends."""
-        for found in self._found:
-            with suppress(OSError):  # the other end is gone already
+        """Have nobody wait for what comes through them, here or at their other ends. From whichever thread."""
+        while self._found:
+            # The other end may be gone already, and another thread may take the last one.
+            with suppress(OSError, IndexError), self._found.pop() as found:
                 found.shutdown(socket.SHUT_RDWR)
-            found.close()
-        self._found = []
 
 
 def form_group(store: Any, number: int, rank: int, size: int, is_over: Callable[[], bool]) -> Any:
@@ -80,13 +83,6 @@ def form_group(store: Any, number: int, rank: int, size: int, is_over: Callable[
     return formed[0] if formed else None
 
 
-def open_meeting(file: Path, size: int) -> Any:
-    """The store in which the members of a view meet."""
-    store = dist.FileStore(str(file), size)  # type: ignore[attr-defined]
-    store.set_timeout(FORMING_TIMEOUT)
-    return store
-
-
 def _sockets() -> set[int]:
     found = set()
     for descriptor in Path("/proc/self/fd").iterdir():
@@ -96,11 +92,12 @@ def _sockets() -> set[int]:
     return found
 
 
-def _is_connected(found: socket.socket) -> bool:
+def _ends_of(found: socket.socket) -> list[Address]:
+    """Both ends of a connection; none of a socket that is not connected."""
     if found.family not in (socket.AF_INET, socket.AF_INET6) or found.type != socket.SOCK_STREAM:
-        return False
+        return []
     try:
-        found.getpeername()
+        ends = found.getsockname(), found.getpeername()
     except OSError:
-        return False
-    return True
+        return []
+    return [Address(host=end[0], port=end[1]) for end in ends]

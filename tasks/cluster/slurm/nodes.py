@@ -83,8 +83,8 @@ class SegmentNodes:
         return [name for name in self._nodes or [] if name in self._listed and name not in self._ends]
 
     def _find_gone(self) -> list[str]:
-        """Those that Slurm has taken out of the job."""
-        return [name for name in self._nodes or [] if name not in self._listed]
+        """Those that Slurm has taken out of the job, and that the others did not go on without."""
+        return [name for name in self._nodes or [] if name not in self._listed and name not in self._ends]
 
     def _names(self, *how: str) -> list[str]:
         return [name for name, end in self._ends.items() if end.how in how]

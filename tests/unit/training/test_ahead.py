@@ -112,7 +112,7 @@ def test_when_the_ranks_are_others_it_assembles_for_those(
     world = World(0, 3, 0, 3)
     source = open_for(spec, ahead, world)
     wait_for_block(source, 0)
-    world.enter(0, 2, None)
+    world.enter([1, 2], None)
     source.deal_anew(5)
     wait_for_block(source, 5)
     found = samples_of(source, range(5, 10))
@@ -129,7 +129,7 @@ def test_a_rank_that_is_the_first_for_longer_than_a_block_starts_one_and_ends_it
     source = open_for(spec, ahead, world)
     source.batch(0)
     assert ahead.pid is None
-    world.enter(0, 2, None)
+    world.enter([1, 2], None)
     source.deal_anew(5)
     found = samples_of(source, range(5, 6))
     assert ahead.pid is None and source._block is not None  # another one may come at once, with a process of its own
@@ -140,7 +140,7 @@ def test_a_rank_that_is_the_first_for_longer_than_a_block_starts_one_and_ends_it
     wait_for_block(source, source._block.end_step)
     alone = open_for(spec.model_copy(update={"scratch": str(tmp_path / "alone")}), None, World(0, 2, 0, 2))
     assert found == samples_of(alone, range(5, 6)) + samples_of(alone, range(step, step + 1))
-    world.enter(1, 3, None)
+    world.enter([0, 1, 2], None)
     source.deal_anew(step + 1)
     assert ahead.pid is None
 

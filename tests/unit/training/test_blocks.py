@@ -203,7 +203,7 @@ def test_a_rank_that_trains_on_among_fewer_gets_what_one_gets_that_was_always_am
     world = World(2, 3, 2, 3)
     source = machine.source(world)
     source.batch(0)
-    world.enter(1, 2, None)
+    world.enter([0, 2], None)
     source.deal_anew(1)
     among_two = machine.source(World(1, 2, 1, 2))
     for step in (1, 2):

@@ -65,7 +65,7 @@ def test_a_rank_that_comes_to_report_goes_on_where_another_one_was(
         told = json.loads(json.dumps(first.state_dict()))
     joined.noted("of a rank that is not the first nobody hears")
     joined.load_state_dict(told)
-    world.enter(0, 1, None)
+    world.enter([1], None)
     with joined.phase("train"):
         now += 4
         joined.stepped(4, 0.5, num_tokens=100, num_microbatches=4)

@@ -17,9 +17,9 @@ from storage.objects.local_store import LocalStore
 from tasks.cluster.orders import (
     FirstNode,
     elect_first_node,
-    find_reports,
     read_node_statuses,
     read_rank_ends,
+    read_reports,
     write_rank_ends,
 )
 from tasks.cluster.ranks import Rendezvous
@@ -38,11 +38,14 @@ from tests.helpers.finished_runs import dataset_of
 from tests.helpers.training import make_spec
 from training.agents.ends import RankEnd, RankEnds, write_ends
 from training.configuration import TrainConfig
+from training.meeting import Address
 from training.metrics.reporter import CheckpointReport, Report
 from training.rank_status import Phase, RankStatus, rank_status_file
-from training.views.folder import Going, Member, View, ViewFolder
+from training.views.folder import ViewFolder
+from training.views.view import Going, LostMember, Member, View
 
 RUN, FENCE = "run", 7
+EARS = {"n1": 1001, "n2": 1002, "n3": 1003}
 
 
 class Node:
@@ -63,8 +66,8 @@ class Node:
     def pass_on(self) -> list[Report]:
         """What the store has of the reports afterwards."""
         self.relay.pass_on(at_once=True)
-        live = find_reports(self.store, RUN, FENCE)
-        return [] if live is None else [numbered.report for numbered in live.reports]
+        all_live = read_reports(self.store, RUN, FENCE).values()
+        return [numbered.report for live in all_live for numbered in live.reports]
 
 
 class FailingStore(LocalStore):
@@ -95,8 +98,8 @@ def test_of_plain_progress_the_newest_is_passed_on_and_what_is_said_once_all_of_
     assert node.pass_on() == [saved(2), saved(5)]
     node.report(step(6))
     assert node.pass_on() == [saved(2), saved(5), step(6)]
-    live = find_reports(node.store, RUN, FENCE)
-    assert live is not None and [numbered.number for numbered in live.reports] == [2, 5, 6]
+    (live,) = read_reports(node.store, RUN, FENCE).values()
+    assert [numbered.number for numbered in live.reports] == [2, 5, 6]
 
 
 def test_what_is_kept_for_a_reader_has_a_limit(tmp_path: Path) -> None:
@@ -150,8 +153,9 @@ def test_an_end_counts_until_the_others_train_on(tmp_path: Path) -> None:
     store, views = LocalStore(tmp_path / "store"), ViewFolder(tmp_path)
     node = Node(tmp_path, store)
     views.create()
-    views.commit(View(number=1, members=[Member(slot=0, life=0)], committed_at=0.0))
-    end = RankEnd(rank=1, pid=7, host="n1", signal=9, view=1)
+    lost = LostMember(member=Member(slot=1, life=0), pid=7, signal=9)
+    views.commit(View(number=1, members=[Member(slot=0, life=0)], lost=[lost], committed_at=0.0))
+    end = RankEnd(rank=1, pid=7, host="n1", signal=9)
     write_ends(tmp_path, RankEnds(ends=[end]))
     node.pass_on()
     assert read_rank_ends(store, RUN, FENCE) == {"n1": RankEnds(ends=[end])}
@@ -191,8 +195,8 @@ def never() -> bool:
     return False
 
 
-def meeting_of(first: FirstNode, seconds: float = 60, is_stop: Callable[[], bool] = never) -> NodeMeeting:
-    return NodeMeeting(ClusterConfig(join_seconds=seconds), "run-7", 3, first, is_stop)
+def meeting_of(first: FirstNode, seconds: float = 60, is_stop: Callable[[], bool] = never, ear: int = 1) -> NodeMeeting:
+    return NodeMeeting(ClusterConfig(join_seconds=seconds), "run-7", 3, first, ear, is_stop)
 
 
 def test_nodes_meet_at_an_address_that_answers_and_are_numbered_by_the_first_of_them() -> None:
@@ -200,7 +204,11 @@ def test_nodes_meet_at_an_address_that_answers_and_are_numbered_by_the_first_of_
     told = first.model_copy(update={"addresses": ["198.51.100.1", *first.addresses]})
     found: dict[str, Rendezvous] = {}
     names = ("n3", "n2")
-    nodes = [threading.Thread(target=lambda n=name: found.update({n: meeting_of(told).join(n)})) for name in names]
+
+    def join(name: str) -> None:
+        found[name] = meeting_of(told, ear=EARS[name]).join(name)
+
+    nodes = [threading.Thread(target=join, args=(name,)) for name in names]
     with listening:
         for node in nodes:
             node.start()
@@ -208,7 +216,7 @@ def test_nodes_meet_at_an_address_that_answers_and_are_numbered_by_the_first_of_
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
             with socket.create_connection((first.addresses[0], first.port)) as other_segment:
                 other_segment.sendall(b'{"name": "run-6", "node": "n9"}\n')
-                host = meeting_of(first).host(listening)
+                host = meeting_of(first, ear=EARS["n1"]).host(listening)
         for node in nodes:
             node.join()
         assert host.listening == listening.fileno()
@@ -217,6 +225,10 @@ def test_nodes_meet_at_an_address_that_answers_and_are_numbered_by_the_first_of_
         (first.addresses[0], first.port, 3)
     }
     assert found["n2"].listening is None
+    for one in (host, *found.values()):
+        assert one.segment == "run-7"
+        assert one.nodes == {name: Address(host=first.addresses[0], port=port) for name, port in EARS.items()}
+        assert list(one.nodes) == ["n1", "n2", "n3"]
     addresses = [address.address for address in psutil.net_if_addrs()[found["n2"].interface]]
     assert first.addresses[0] in addresses
 

@@ -26,7 +26,8 @@ from training.agents.ends import (
 )
 from training.places import MicrobatchPlace
 from training.rank_status import Phase, RankStatus
-from training.views.folder import Going, LostMember, Member, View, ViewFolder
+from training.views.folder import ViewFolder
+from training.views.view import Going, LostMember, Member, View
 
 GLOO = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]")
 
@@ -67,7 +68,7 @@ def test_a_death_after_which_the_others_trained_on_is_no_cause_and_one_after_whi
         lost = [LostMember(member=Member(slot=gone, life=0), pid=100 + gone, signal=9)]
         views.commit(View(number=number, members=[Member(slot=1, life=0)], lost=lost, committed_at=0.0))
     views.say_going(1, Going(step=7, seconds=0.1))
-    account = account_of(tmp_path, end(0, signal=9, view=1), end(2, signal=9, view=2), failed(1, Fault.LOST_PEER))
+    account = account_of(tmp_path, end(0, signal=9), end(2, signal=9), failed(1, Fault.LOST_PEER))
     assert account.cause is not None and account.cause.startswith("Rank 2 (process 102) was killed with SIGKILL")
     assert "Rank 0" not in account.cause
     assert [(view.step, view.lost, view.causes) for view in account.views] == [(7, [0], ["SIGKILL"])]

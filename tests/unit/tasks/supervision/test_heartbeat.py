@@ -14,7 +14,8 @@ from tasks.supervision import heartbeat
 from tasks.supervision.heartbeat import MOST_VIEWS, Heartbeat
 from tests.helpers.runs import lease_run, make_run
 from training.metrics.reporter import Report
-from training.views.folder import Going, LostMember, Member, View, ViewFolder
+from training.views.folder import ViewFolder
+from training.views.view import Going, LostMember, Member, View
 
 LONGEST_SECONDS = 60.0
 

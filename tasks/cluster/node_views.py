@@ -1,0 +1,265 @@
+"""A node's part in deciding, with other nodes, which ranks train together (`training/agents/README.md`, views).
+
+What its agent wants is committed in the run's store, and so is that a node does not answer any more; what was committed
+there comes into the folder in which its ranks look. Invariant: nothing is asked of the store while nobody is missing
+and nobody says that there is something to look for. A store that does not answer is asked again; what was not decided
+meanwhile is decided then, or the ranks end.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+
+from storage.errors import StoreError
+from storage.objects.store import Store
+from storage.runs.segments import find_outcome
+from tasks.cluster.orders import NodeEnd, NodeStatuses, write_node_end, write_node_statuses
+from tasks.cluster.roll_call import WHERE_FEW_ANSWER, RollCall
+from tasks.configuration.cluster import ClusterConfig
+from training.agents.ends import read_ends
+from training.meeting import Address
+from training.spec import SegmentSpec
+from training.views.decisions import Decisions
+from training.views.ear import Answer, Asks, Ear, Question, ask
+from training.views.folder import ViewFolder
+from training.views.stored import MirroredViews, StoredViews
+from training.views.view import LostMember, Member, View, Wanted, first_view
+
+# For so long after it was told to look for a view, a node looks again and again: who commits it may need a moment.
+LOOKING_SECONDS = 10.0
+SECONDS_BETWEEN_LOOKS = 0.25
+# While a rank is missing: whoever takes one in tells all nodes, and a word may be lost.
+MISSING_SECONDS = 3.0
+# Of a node that is to be missed by nobody: then the segment ends.
+SILENT_SECONDS = 2.0
+# A store that does not answer is asked again; and how often a node asks whether the next one answers.
+RETRY_SECONDS = WATCH_SECONDS = 1.0
+NUM_TELLERS = 8
+
+
+def name_segment(spec: SegmentSpec) -> str:
+    """By which nodes know that they work for one segment."""
+    return f"{spec.run}-{spec.fence}"
+
+
+class NodeViews:
+    """The views of a segment on one of its nodes. Until it is to `begin` there is one view, and nobody looks."""
+
+    def __init__(self, store: Store, spec: SegmentSpec, job: str, cluster: ClusterConfig) -> None:
+        self._store, self._spec, self._job, self._cluster = store, spec, job, cluster
+        self._folder = ViewFolder(spec.scratch_folder)
+        self._stored = StoredViews(store, spec.run, spec.fence)
+        self._names: list[str] = []
+        self._ears: list[Address] = []
+        self._index = 0
+        self._roll_call = RollCall(name_segment(spec), [], SILENT_SECONDS)
+        self._is_hopeless = False
+        self._decisions = Decisions(MirroredViews(self._stored, self._folder), first_view(0, 0.0))
+        self._is_told, self._is_over = threading.Event(), threading.Event()
+        self._look_for, self._look_until = 0, 0.0
+        self._trouble_since: float | None = None
+        self._known_going: set[int] = set()  # views of which the store knows that training went on in them
+        self._known_out: set[int] = set()  # ranks of which it knows that they stay out
+        self._look_for_end_at = 0.0
+        self._threads: list[threading.Thread] = []
+        self.is_left_out = False  # the others go on without this node
+        self._is_left_alone = False  # the segment is over, and the others have left
+        self._ear = Ear(name_segment(spec), self._answer)
+
+    @property
+    def must_leave(self) -> bool:
+        """Whether the ranks of this node are to end: there is nobody to train with."""
+        return self.is_left_out or self._is_left_alone
+
+    @property
+    def port(self) -> int:
+        """At which this node is asked."""
+        return self._ear.port
+
+    def begin(self, nodes: Mapping[str, Address], index: int) -> None:
+        """Take part from here on, as this one of the nodes that answer at these addresses. Raises `OSError`."""
+        self._names, self._ears, self._index = list(nodes), list(nodes.values()), index
+        silent_seconds = self._cluster.silent_seconds or SILENT_SECONDS
+        self._roll_call = RollCall(name_segment(self._spec), self._ears, silent_seconds)
+        self._decisions = Decisions(MirroredViews(self._stored, self._folder), first_view(self._num_ranks, _now()))
+        self._folder.create()
+        self._threads = [
+            threading.Thread(target=target, name="views", daemon=True) for target in (self._follow, self._watch)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Commit what the agent wanted last. Whoever asks afterwards finds that this node's ranks have ended."""
+        self._is_over.set()
+        self._is_told.set()
+        for thread in self._threads:
+            thread.join()
+        if any(end.exit_code == 0 for end in read_ends(self._spec.scratch_folder).ends):
+            self._tell_others("left")  # or they would go on without this node, and say that it was lost
+        self._ear.close()
+
+    @property
+    def _num_ranks(self) -> int:
+        return len(self._ears) * self._spec.train.ranks
+
+    def _answer(self, question: Question) -> Answer:
+        """In a thread of the ear's."""
+        if question.asks == "look":
+            self._have_look_for(question.view)
+        elif question.asks == "left":
+            self._roll_call.note_left(question.node)
+        port = self._folder.find_port(question.view) if question.asks == "meeting" else None
+        return Answer(port=port, is_deciding=self._is_deciding(), is_hopeless=self._is_hopeless)
+
+    def _have_look_for(self, number: int) -> None:
+        self._look_for = max(self._look_for, number)
+        longest = WHERE_FEW_ANSWER * (self._cluster.silent_seconds or 0)
+        self._look_until = time.monotonic() + LOOKING_SECONDS + longest
+        self._is_told.set()
+
+    def _is_deciding(self) -> bool:
+        """Whether there may be another view yet: the store is away, or a node is silent and not lost yet."""
+        since = self._trouble_since
+        is_away = since is not None and time.monotonic() < since + self._spec.store_seconds
+        return is_away or self._roll_call.is_undecided(self._nodes_of(self._decisions.newest))
+
+    def _follow(self) -> None:
+        is_last = False
+        while not is_last:
+            self._is_told.wait(self._seconds_to_next_look())
+            self._is_told.clear()
+            is_last = self._is_over.is_set()
+            try:
+                self._look()
+                self._trouble_since = None
+            except (StoreError, OSError) as error:
+                if self._trouble_since is None:
+                    print(f"The store does not say which ranks go on; it is asked again: {error}", flush=True)
+                    self._trouble_since = time.monotonic()
+
+    def _watch(self) -> None:
+        """Ask the next node, each one another, whether it answers: where a network is cut, nothing else tells."""
+        while not self._is_over.wait(WATCH_SECONDS):
+            nodes = sorted(self._nodes_of(self._decisions.newest))
+            is_alone = self._index not in nodes or len(nodes) == 1
+            if self._cluster.silent_seconds is None or self._folder.find_going(0) is None or is_alone:
+                continue
+            following = nodes[(nodes.index(self._index) + 1) % len(nodes)]
+            self._roll_call.ask([following])
+            if not self._roll_call.answers(following):
+                self._have_look_for(self._decisions.newest.number + 1)
+
+    def _seconds_to_next_look(self) -> float | None:
+        """None: until somebody tells."""
+        if self._trouble_since is not None:
+            return RETRY_SECONDS
+        if self._is_looking:
+            return SECONDS_BETWEEN_LOOKS
+        return None if self._is_settled else MISSING_SECONDS
+
+    @property
+    def _is_looking(self) -> bool:
+        """For a view that is not there."""
+        return self._decisions.newest.number < self._look_for and time.monotonic() < self._look_until
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether nobody is missing, and all train."""
+        newest = self._decisions.newest
+        is_known = newest.number == 0 or not self._is_ours(newest.members[0]) or newest.number in self._known_going
+        return is_known and len(newest.members) == self._num_ranks
+
+    def _look(self) -> None:
+        """Have what is wanted committed, and read what others have."""
+        self._settle(self._folder.find_wanted())
+        if self._is_looking:
+            nodes = self._nodes_of(self._decisions.newest)
+            self._roll_call.ask(nodes - {self._index})
+            lost = self._roll_call.find_lost(nodes) - {self._index}
+            self._is_hopeless = bool(lost) and not self._may_go_on_with(len(nodes - lost))
+            if lost and not self._is_hopeless:
+                self._leave_out(lost)
+        self._note_going()
+        self._note_out()
+        self._look_for_the_end()
+
+    def _settle(self, wanted: Wanted) -> None:
+        new, ours = self._decisions.settle(wanted, self._ear_of)
+        lost = [one for view in new for one in view.lost]
+        self.is_left_out = self.is_left_out or any(one.is_silent and self._is_ours(one.member) for one in lost)
+        if ours:
+            self._tell_others("look", ours[-1].number)
+
+    def _may_go_on_with(self, num_nodes: int) -> bool:
+        """Whether so many nodes are enough, once ranks have begun to train."""
+        is_wanted = self._cluster.silent_seconds is not None and self._folder.find_going(0) is not None
+        return is_wanted and num_nodes >= (self._cluster.min_nodes or self._cluster.nodes)
+
+    def _leave_out(self, nodes: set[int]) -> None:
+        """Have the others go on without these nodes; but not where a rank has said how the segment ended."""
+        gone = [member for member in self._decisions.newest.members if self._node_of(member) in nodes]
+        if find_outcome(self._store, self._spec.run, self._spec.fence) is not None:
+            return
+        lost = [LostMember(member=member, pid=0, signal=0, is_silent=True) for member in gone]
+        self._settle(Wanted(lost=lost, since=_now()))
+        for node in nodes:  # for who supervises the job
+            end = NodeEnd(job=self._job, node=self._names[node], how="lost")
+            write_node_end(self._store, self._spec.run, self._spec.fence, end)
+            no_ranks = NodeStatuses(ranks=[])
+            write_node_statuses(self._store, self._spec.run, self._spec.fence, self._names[node], no_ranks)
+
+    def _node_of(self, member: Member) -> int:
+        return member.slot // self._spec.train.ranks
+
+    def _nodes_of(self, view: View) -> set[int]:
+        return {self._node_of(member) for member in view.members}
+
+    def _ear_of(self, member: Member) -> Address:
+        return self._ears[self._node_of(member)]
+
+    def _is_ours(self, member: Member) -> bool:
+        return self._node_of(member) == self._index
+
+    def _tell_others(self, asks: Asks, view: int = 0) -> None:
+        """In threads: one that does not answer delays no other one."""
+        question = Question(segment=name_segment(self._spec), asks=asks, view=view, node=self._index)
+        tellers = ThreadPoolExecutor(NUM_TELLERS, "tell")
+        for index, ear in enumerate(self._ears):
+            if index != self._index:
+                tellers.submit(partial(_tell, ear, question))
+        tellers.shutdown(wait=asks == "left")
+
+    def _note_going(self) -> None:
+        """That training goes on in a view the store learns from the node of its first member."""
+        for number in range(1, self._decisions.newest.number + 1):
+            view = self._folder.find(number) if number not in self._known_going else None
+            going = self._folder.find_going(number)
+            if view is not None and going is not None and self._is_ours(view.members[0]):
+                self._stored.say_going(number, going)
+                self._known_going.add(number)
+
+    def _note_out(self) -> None:
+        """Which ranks are not begun again each node knows of its own."""
+        for slot in set(self._folder.find_out()) - self._known_out:
+            self._stored.say_out(slot)
+            self._known_out.add(slot)
+
+    def _look_for_the_end(self) -> None:
+        """Whose ranks were to join others, or look for them, learns here alone that those have left."""
+        if (self._is_settled and not self._is_looking) or time.monotonic() < self._look_for_end_at:
+            return
+        self._look_for_end_at = time.monotonic() + MISSING_SECONDS
+        self._is_left_alone = find_outcome(self._store, self._spec.run, self._spec.fence) is not None
+
+
+def _now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _tell(ear: Address, question: Question) -> None:
+    with suppress(OSError):  # it is gone, or it looks by itself
+        ask(ear, question)

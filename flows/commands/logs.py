@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.commands.arguments import Assignments, RunArgument, find_run
-from flows.commands.results import require_written
+from flows.commands.results import require_reader
 from storage.errors import ConfigurationError, StoreUnavailableError
 from storage.lazy_imports import lazy_imports
 from tasks.console.terminal import console
@@ -157,7 +157,7 @@ class _Printer:
             self._node = new.node
             self.is_silent = False
             print(new.text, end="" if new.text.endswith("\n") else "\n")
-            require_written()
+            require_reader()
 
 
 def _find_segment(state: RunState, fence: int | None) -> run_state.Lease | run_state.SegmentRecord | None:

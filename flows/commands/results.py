@@ -38,17 +38,21 @@ def print_result(found: dict[str, Any], as_json: bool, render: Callable[[dict[st
 def require_written() -> None:
     """Raise `ResultUnwrittenError` if something that was printed on stdout could not be written.
 
-    Where whoever read it has gone, as `head` does, it has what it wanted: then this is `SystemExit` with the exit code
-    of a program that SIGPIPE ended.
+    Where whoever read it has gone, as `head` does, it has what it wanted: the exit code still says how the work ended.
     """
     loss = find_loss()
-    if isinstance(loss, BrokenPipeError):
-        sys.exit(128 + signal.SIGPIPE)
-    if loss is not None:
+    if loss is not None and not isinstance(loss, BrokenPipeError):
         raise ResultUnwrittenError(
             f"What the command printed could not be written to standard output: {loss.strerror or loss}. What it was "
             "to do is done."
         ) from loss
+
+
+def require_reader() -> None:
+    """As `require_written`; and who prints until somebody stops it ends as SIGPIPE would end it when nobody reads."""
+    require_written()
+    if find_loss() is not None:
+        sys.exit(128 + signal.SIGPIPE)
 
 
 def print_error_as_json(kind: str, message: str) -> None:

@@ -15,7 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from flows.commands.arguments import AsJson, Assignments, find_run, is_file
-from flows.commands.results import print_result, require_written
+from flows.commands.results import print_result, require_reader
 from flows.commands.runs import list_runs, render_runs
 from storage.errors import ConfigurationError, StoreUnavailableError
 from storage.lazy_imports import lazy_imports
@@ -142,7 +142,7 @@ class _Lines:
         line = ", ".join(filter(None, [progress, run_status.describe_work(status)]))
         if line != self._shown:
             print(f"{_now()}  {line}")
-            require_written()
+            require_reader()
         self._shown = line
 
 

@@ -106,7 +106,7 @@ def worked(operator: Operator, prefect: list[str], environment: dict[str, str]) 
 @pytest.fixture(scope="module")
 def cancelled(worked: Operator) -> str:
     """A flow run whose ranks were killed at once, then when they had got on, and that was then cancelled."""
-    flow_run = worked.submit("scheduled/tiny")
+    flow_run = worked.submit("scheduled/tiny", tags=["holdfast", "team-a"])
     ranks = str(worked.folder / "store/.tmp/scratch/runs/tiny")
     worked.wait(lambda: bool(processes_mentioning(ranks)))
     kill_all(processes_mentioning(ranks))
@@ -226,16 +226,20 @@ def test_a_cancelled_flow_run_saves_and_ends_as_cancelled_and_the_next_one_goes_
 ) -> None:
     for name in (cancelled, worked.find_training(cancelled)):
         assert worked.states(name)[-1]["type"] == "CANCELLED", worked.worker_log.read_text()
+        # By which its team is told of it, and what is silent is called crashed.
+        assert set(worked.tags(name)) == {"holdfast", "team-a"}
     state = worked.state()
     segment = state.segments[2]
     assert (segment.outcome, segment.cause, segment.steps_lost) == ("preempted", "asked to stop by a signal", 0)
     assert state.lease is None and state.promoted is not None and state.promoted.step == segment.last_step
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cancelled")
 def test_a_stop_by_the_store_ends_everything_as_cancelled_with_no_step_lost(worked: Operator) -> None:
+    """Without a worker in `test_stop_requests.py` and `test_values_of_flows.py`."""
     before = worked.state().promoted
-    flow_run = worked.submit("scheduled/train", tags=["holdfast", "team-a"], configuration="tiny.toml")
+    flow_run = worked.submit("scheduled/train", configuration="tiny.toml")
     worked.wait(lambda: worked.segment_has_saved(4))
     stopped = call_here(["stop", worked.folder / "store/runs/tiny"])
     assert stopped.returncode == 0, stopped.stderr
@@ -245,8 +249,6 @@ def test_a_stop_by_the_store_ends_everything_as_cancelled_with_no_step_lost(work
     for one in (flow_run, training):
         state = worked.states(one)[-1]
         assert state["type"] == "CANCELLED", worked.worker_log.read_text()
-        # By which its team is told of it, and what is silent is called crashed.
-        assert set(worked.tags(one)) == {"holdfast", "team-a"}
         assert "asked for the end of training with `holdfast stop`" in state["message"]
     segment = worked.state().segments[3]
     assert (segment.outcome, segment.steps_lost) == ("preempted", 0)

@@ -1,22 +1,28 @@
 """What a flow and a step came to is known whatever Prefect's server answers, and no default of a site repeats them."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from prefect import flow
-from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas import OrchestrationResult
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
 from prefect.settings import PREFECT_API_URL, PREFECT_TASKS_DEFAULT_RETRIES, temporary_settings
 
+from flows import deployed
 from flows import train as trains
+from flows.scheduled import scheduled
 from storage.errors import ConfigurationError, RunBusyError, RunStoppedError
 from storage.objects.local_store import LocalStore
 from storage.runs.run_state import RunState
 from tasks.configuration.run import DataConfig, RunConfig
 from tasks.console.announce import Trouble
 from tasks.step import step
+from tests.helpers.operators import CONFIGURATION
 from tests.helpers.runs import make_run
 
 pytestmark = pytest.mark.server
@@ -78,6 +84,25 @@ def test_so_is_what_ended_it(
     with pytest.raises(type(error), match=str(error)):
         trains.train_with_retries(CONFIG)
     assert asked_twice and len(tries) == 1
+
+
+def test_what_is_deployed_ends_as_cancelled_where_somebody_asked_for_its_end_and_so_does_what_is_below(
+    server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(_config: RunConfig, _max_segments: int | None) -> None:
+        raise RunStoppedError("ann asked for the end of training")
+
+    monkeypatch.setattr(trains, "_train", end)
+    monkeypatch.setattr(deployed, "keeping_agent", lambda *_: nullcontext())  # nothing is trained
+    (tmp_path / "run.toml").write_text(CONFIGURATION)
+    ended = scheduled(str(tmp_path / "run.toml"), return_state=True)
+    with get_client(sync_client=True) as client:
+        flow_run = client.read_flow_run(ended.state_details.flow_run_id)
+        below = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[flow_run.id]))
+        (training,) = client.read_flow_runs(flow_run_filter=below)
+    for one in (flow_run, training):
+        assert one.state is not None and one.state.is_cancelled()
+        assert one.state.message == "ann asked for the end of training"
 
 
 def test_a_server_that_takes_no_final_state_does_not_change_how_training_ended(

@@ -85,6 +85,12 @@ class World:
         return range(first, first + self.local_size)
 
     @property
+    def second_holder_of(self) -> int:
+        """Of which rank this one holds a second copy: of one on another machine, where there is one; else the next."""
+        num_here = len(self.slots_here)
+        return (self.rank + (num_here if num_here < self.size else 1)) % self.size
+
+    @property
     def age_seconds(self) -> float:
         """How long ago this rank was ordered."""
         if self.launched_at is None:

@@ -109,12 +109,12 @@ class Checkpointer:
         """Copy the state at this step boundary, and have the copy written beside training."""
         save = self._save = self._start()
         shares = shares_of(save.tensors.files, self._world)
-        next_rank = (save.rank + 1) % save.size
+        other = self._world.second_holder_of
         is_held_twice = self._can_lose_ranks and save.size > 1 and self._is_of_best(save)
-        self._snapshot.take(save.tensors, save.hashes, shares[next_rank] if is_held_twice else None)
+        self._snapshot.take(save.tensors, save.hashes, shares[other] if is_held_twice else None)
         save.parts = {save.rank: self._contents.part_of(save, save.rank, self._snapshot.own)}
         if is_held_twice:
-            save.second = self._contents.part_of(save, next_rank, self._snapshot.second)
+            save.second, save.second_share = self._contents.part_of(save, other, self._snapshot.second), other
         self._begin_files(save)
         self._mark_saved()
         save.stall_seconds = time.perf_counter() - save.began
@@ -181,7 +181,7 @@ class Checkpointer:
             step=save.step,
             rank=save.rank,
             size=save.size,
-            holds_second=int(save.second is not None and self._snapshot.holds_second),
+            second_share=save.second_share if save.second is not None and self._snapshot.holds_second else -1,
             is_beyond_repair=int(self.is_saving_best and save.step != self._state.step),
             completed_step=completed,
         )
@@ -245,7 +245,8 @@ class Checkpointer:
 
     def _save_told(self, told: dict[str, Any]) -> Save:
         """A save of which this rank has nothing: it did not begin it."""
-        save = self._new_save(told["step"], told["validated_step"], told["num_parts"], told["began"])
+        began = time.perf_counter() - told["seconds_ago"]
+        save = self._new_save(told["step"], told["validated_step"], told["num_parts"], began)
         save.hashes.skip()
         save.rank, save.stall_seconds = NOBODY, told["stall_seconds"]
         self._writer.give_up()

@@ -1,10 +1,11 @@
 """A save under way, and what becomes of it when the ranks are others than those that began it.
 
-Of the best model so far each rank also holds a copy of the share of the rank after it, as its second holder: it writes
-that where the other one died. Invariant: what follows is decided from what all ranks say of the save, and is the same
+Of the best model so far each rank also holds a copy of the share of another one, as its second holder: it writes that
+where the other one died. Invariant: what follows is decided from what all ranks say of the save, and is the same
 on all; each share is one rank's to write, whose description of it goes into the index.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -32,7 +33,8 @@ class Save:
     """One save: of which state, in which files, and when it began; `num_parts` of the history's are in it.
 
     When it began this rank was the `rank` of `size`, none where it came later. `parts` are the shares that it writes
-    beside training, by the number of the rank whose they were; `second` is what it holds for the rank after it.
+    beside training, by the number of the rank whose they were; `second` is what it holds for another one, whose share
+    is `second_share`.
     """
 
     step: int
@@ -47,6 +49,7 @@ class Save:
     stall_seconds: float = 0.0
     parts: dict[int, SavePart] = field(default_factory=dict)
     second: SavePart | None = None
+    second_share: int = -1
     index: CheckpointIndex | None = None  # once all files are in the store
     num_failures: int = 0
     can_be_repeated: bool = True  # all shares are held by somebody
@@ -57,7 +60,7 @@ class Save:
             "step": self.step,
             "validated_step": self.validated_step,
             "num_parts": self.num_parts,
-            "began": self.began,  # monotonic time is the machine's, and all ranks are on one
+            "seconds_ago": time.perf_counter() - self.began,  # each machine has its own clock
             "stall_seconds": self.stall_seconds,
             "num_failures": self.num_failures,
             "index": None if self.index is None else self.index.model_dump(mode="json"),
@@ -71,14 +74,15 @@ class Save:
 class SaveStanding(NamedTuple):
     """What one rank has of the save under way; which rank it was, of how many, when that began.
 
-    `completed_step` is that of the newest checkpoint of which it knows that it is complete.
+    `second_share` is the share that it also holds; -1 if none. `completed_step` is that of the newest
+    checkpoint of which it knows that it is complete.
     """
 
     phase: int = Phase.IDLE
     step: int = NO_STEP
     rank: int = -1
     size: int = 0
-    holds_second: int = 0
+    second_share: int = -1
     is_beyond_repair: int = 0
     completed_step: int = NO_STEP
 
@@ -127,8 +131,8 @@ def decide_fate(standings: Sequence[SaveStanding], have_state: Sequence[bool]) -
 
 
 def deal_shares(holders: Sequence[SaveStanding]) -> list[int] | None:
-    """Who writes each share: the rank whose it was; if that is gone, the one before it. None if one has no holder."""
+    """Who writes each share: the rank whose it was; if that is gone, its second holder. None if one has no holder."""
     size = max(holder.size for holder in holders)
-    second = {(holder.rank + 1) % size: holder.rank for holder in holders if holder.holds_second}
+    second = {holder.second_share: holder.rank for holder in holders if holder.second_share >= 0}
     held = second | {holder.rank: holder.rank for holder in holders if holder.rank >= 0}
     return [held[share] for share in range(size)] if len(held) == size else None

@@ -6,13 +6,15 @@ from itertools import combinations
 import pytest
 
 from training.checkpointing.under_way import Fate, Phase, SaveStanding, deal_shares, decide_fate
+from training.world import World
 
 STEP = 6
 JOINED = SaveStanding()
 
 
 def saving(rank: int, size: int = 4, phase: Phase = Phase.FILES, holds_second: bool = True) -> SaveStanding:
-    return SaveStanding(phase, STEP, rank, size, int(holds_second), is_beyond_repair=1)
+    second_share = (rank + 1) % size if holds_second else -1
+    return SaveStanding(phase, STEP, rank, size, second_share, is_beyond_repair=1)
 
 
 def fate_of(*standings: SaveStanding, without_state: Sequence[int] = ()) -> Fate:
@@ -28,6 +30,25 @@ def test_each_share_is_written_once_by_who_holds_it_unless_both_its_holders_died
             assert (writers is None) == is_lost
             for share, writer in enumerate(writers or []):
                 assert writer in left and writer == (share if share in left else (share - 1) % size)
+
+
+@pytest.mark.parametrize(("num_nodes", "num_here"), [(2, 1), (2, 2), (2, 4), (3, 2), (4, 8)])
+def test_of_several_nodes_each_may_be_lost_whole_and_all_shares_are_written(num_nodes: int, num_here: int) -> None:
+    size = num_nodes * num_here
+    worlds = [World(rank, size, rank % num_here, num_here) for rank in range(size)]
+    assert sorted(world.second_holder_of for world in worlds) == list(range(size))
+    for node in range(num_nodes):
+        left = [rank for rank in range(size) if rank // num_here != node]
+        writers = deal_shares(
+            [saving(rank, size)._replace(second_share=worlds[rank].second_holder_of) for rank in left]
+        )
+        assert writers is not None and set(writers) == set(left)
+
+
+def test_where_one_node_is_left_its_ranks_hold_each_other_s_shares() -> None:
+    world = World(3, 4, 1, 2)
+    world.enter([2, 3], None, view=1)
+    assert (world.rank, world.second_holder_of) == (1, 0)
 
 
 def test_a_share_that_was_not_copied_twice_is_lost_with_its_rank() -> None:
@@ -73,7 +94,7 @@ def test_a_save_that_one_rank_has_let_go_is_let_go_by_all() -> None:
 def test_who_has_not_begun_the_save_yet_has_not_let_it_go() -> None:
     begun = saving(0, size=2)._replace(is_beyond_repair=0)
     assert fate_of(begun, SaveStanding()) == Fate(phase=Phase.FILES, source=0, writers=[0, 0])
-    assert fate_of(begun._replace(holds_second=0), SaveStanding()) == Fate(is_lost=True)
+    assert fate_of(begun._replace(second_share=-1), SaveStanding()) == Fate(is_lost=True)
 
 
 def test_where_no_save_is_under_way_nothing_becomes_of_it() -> None:

@@ -96,8 +96,10 @@ def test_what_is_deployed_ends_as_cancelled_where_somebody_asked_for_its_end_and
     monkeypatch.setattr(deployed, "keeping_agent", lambda *_: nullcontext())  # nothing is trained
     (tmp_path / "run.toml").write_text(CONFIGURATION)
     ended = scheduled(str(tmp_path / "run.toml"), return_state=True)
+    flow_run_id = ended.state_details.flow_run_id
+    assert flow_run_id is not None
     with get_client(sync_client=True) as client:
-        flow_run = client.read_flow_run(ended.state_details.flow_run_id)
+        flow_run = client.read_flow_run(flow_run_id)
         below = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[flow_run.id]))
         (training,) = client.read_flow_runs(flow_run_filter=below)
     for one in (flow_run, training):

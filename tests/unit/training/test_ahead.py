@@ -129,7 +129,7 @@ def test_a_rank_that_is_the_first_for_longer_than_a_block_starts_one_and_ends_it
     source = open_for(spec, ahead, world)
     source.batch(0)
     assert ahead.pid is None
-    world.enter([0, 2], None)
+    world.enter([1, 2], None)
     source.deal_anew(5)
     found = samples_of(source, range(5, 6))
     assert ahead.pid is None and source._block is not None  # another one may come at once, with a process of its own

@@ -51,7 +51,7 @@ def killed(rank: int, step: int, point: str) -> FaultPlan:
 
 
 DEATHS = (
-    Death("the first rank, beside another one of its node", killed(0, 5, "sent"), (0,)),
+    Death("the first rank, beside another one of its node", killed(0, 5, "sent"), (0,), is_slow=True),
     Death(
         "the first rank, which is alone on its node", killed(0, 5, "summed"), (0,), nodes=("n1", "n2", "n3"), ranks=3
     ),
@@ -59,6 +59,7 @@ DEATHS = (
         "one on each of two nodes at once",
         FaultPlan().kill_at_step(3, rank=1).kill_at_step(3, rank=2),
         (1, 2),
+        is_slow=True,
     ),
 )
 

@@ -19,6 +19,7 @@ from hypothesis import settings
 
 from tests.helpers.command_server import running_command_server
 from tests.helpers.cpu_times import CpuTimes
+from tests.helpers.fork_server import start_fork_server, use_fork_server
 from tests.helpers.prefect_server import running_prefect_server, starting_prefect_server, wait_until_healthy
 
 # Who asks for one of these fixtures needs what the marker says; a store that is a parameter brings its marker itself.
@@ -74,6 +75,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(CpuTimes())
     if hasattr(config, "workerinput"):
         begin_elsewhere(config, config.workerinput)
+        if (address := config.workerinput.get("fork_server")) is not None:
+            use_fork_server(address)
     else:
         config.pluginmanager.register(RunningTests())
 
@@ -115,7 +118,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """In the process that starts the workers of xdist: they use one Prefect server, where each would start its own."""
+    """In the process that starts the workers of xdist: they use servers of its, where each would start its own."""
     config: pytest.Config = node.config
     if all("tests/unit" in argument for argument in config.args):
         return
@@ -125,6 +128,7 @@ def pytest_configure_node(node: Any) -> None:
         environment = resources.enter_context(starting_prefect_server(folder))
         config.stash[SHARED_SERVER] = resources.enter_context(running_command_server(folder, environment))
     node.workerinput["prefect_server"] = config.stash[SHARED_SERVER]
+    node.workerinput["fork_server"] = start_fork_server()
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,8 @@ from typing import Any
 
 import flows.cli as cli
 from flows.prefect_server import SETTINGS
+from tests.helpers.fault_plans import FOLDER_VARIABLE, FlipFault, StepFault, read_plan
+from tests.helpers.injected_process import take_up_plan
 from tests.helpers.prefect_server import running
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +32,8 @@ ADDRESS = "HOLDFAST_TESTS_COMMANDS"
 STARTED_WITH = ".json"
 # Read when it is used, by libraries that have long been loaded.
 READ_LATE = ("AWS_",)
+# With a plan of faults, which the command's own processes take up when they start.
+OF_A_PLAN = (FOLDER_VARIABLE, "PYTHONPATH")
 REQUEST_BYTES = 200_000
 # Of Arrow's allocator, which handles forks by itself.
 FORK_SAFE_THREAD = "jemalloc_bg_thd"
@@ -56,8 +60,18 @@ def is_forked(environment: Mapping[str, str]) -> bool:
     """Whether a command with this environment can be forked: what is read while libraries load is the server's."""
     if (address := environment.get(ADDRESS)) is None:
         return False
+    if (folder := environment.get(FOLDER_VARIABLE)) is not None:
+        if not _concerns_ranks_alone(Path(folder)):
+            return False
+        environment = {name: value for name, value in environment.items() if name not in OF_A_PLAN}
     started_with: dict[str, str] = json.loads(Path(address).with_suffix(STARTED_WITH).read_text())
     return _read_early(environment) == _read_early(started_with)
+
+
+def _concerns_ranks_alone(folder: Path) -> bool:
+    """Whether a plan's faults are at steps of ranks: of others a command has to hear before it has loaded anything."""
+    _, plan = read_plan(folder)
+    return not plan.is_traced and all(isinstance(fault, StepFault | FlipFault) for fault in plan.faults)
 
 
 def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
@@ -156,6 +170,8 @@ def main() -> None:
     if len([name for name in threads if name != FORK_SAFE_THREAD]) != 1:
         raise RuntimeError(f"expected one thread, for a fork copies no other, found {threads}")
     serve(socket.socket(fileno=int(sys.argv[1])))
+    if FOLDER_VARIABLE in os.environ:
+        take_up_plan([cli.__name__], os.environ)
     exit_code = cli.execute(sys.argv[1:])
 
 

@@ -1,7 +1,8 @@
 """Processor time of each file of tests, with all processes that it started: a plugin of pytest.
 
-Invariant: what is started once for all tests, the shared Prefect server, belongs to no file. A process that outlives
-its parent is not seen. Measured once for each file: to look at all processes takes milliseconds.
+Invariant: what is started once for all tests belongs to no file: the shared Prefect server, and what the servers of
+commands and of ranks fork. A process that outlives its parent is not seen. Measured once for each file: to look at all
+processes takes milliseconds.
 """
 
 import os

@@ -4,7 +4,6 @@ Everything else about them is real: Gloo over loopback, the entry that writes th
 assembles ahead.
 """
 
-import multiprocessing
 import os
 import sys
 import time
@@ -16,6 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tests.helpers.fork_server import CONTEXT
 from training.batches.ahead import AssemblingAhead
 from training.evaluation import evaluate
 from training.meeting import Meeting
@@ -24,15 +24,6 @@ from training.spec import SegmentSpec
 from training.stopping import StopFlag, follow_parent
 from training.world import World
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-# What ranks load otherwise, each of them anew: those of a pretrained model two seconds of computing, torch's compiler,
-# which DDP and activation checkpointing load, three, and who calls a function of a test what tests load, half a second.
-# What is not installed is left out. Our own helpers are the last: what they import makes some of the modules before
-# them lazy ones, which an import executes no more.
-_LOADED_BY_RANKS = ["training.targets.classification", "training.models.encoder.network", "pyarrow.compute", "numpy.ma"]
-_OF_PRETRAINED = ["training.models.pretrained.lora", "transformers.models.bert.modeling_bert"]
-_OF_TESTS = ["pytest", "tests.helpers.elastic_kills"]
-_CONTEXT.set_forkserver_preload([*_LOADED_BY_RANKS, *_OF_PRETRAINED, "torch._dynamo", *_OF_TESTS])
 LONGEST_SECONDS = 600
 SECONDS_TO_FOLLOW = 10
 
@@ -45,7 +36,7 @@ class RankProcesses:
         meeting = Meeting(file=spec.scratch_folder / f"meeting-{uuid.uuid4().hex}")
         worlds = [World(rank, size, rank, size, meeting=meeting) for rank in range(size)]
         arguments = [(spec.model_dump_json(), world, target or train_segment) for world in worlds]
-        self.processes: list[BaseProcess] = [_CONTEXT.Process(target=_be_a_rank, args=args) for args in arguments]
+        self.processes: list[BaseProcess] = [CONTEXT.Process(target=_be_a_rank, args=args) for args in arguments]
 
     def start(self) -> None:
         for process in self.processes:

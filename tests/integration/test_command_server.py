@@ -3,11 +3,13 @@
 import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.helpers.command_server import call_forked, is_forked, running_command_server
 from tests.helpers.commands import COMMAND, ROOT
+from tests.helpers.fault_plans import FaultPlan, Moment
 
 
 @pytest.fixture(scope="module")
@@ -41,3 +43,17 @@ def test_with_settings_of_which_libraries_are_loaded_a_command_is_not_forked(env
     assert not is_forked(environment | {"PREFECT_LOGGING_LEVEL": "DEBUG"})
     assert not is_forked(environment | {"PYTHONPATH": "/elsewhere"})
     assert not is_forked(os.environ)
+
+
+def test_with_a_plan_of_faults_a_command_is_forked_if_they_are_ranks(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    def with_a_plan(plan: FaultPlan) -> dict[str, str]:
+        return environment | plan.environment(tmp_path, [tmp_path])
+
+    plan = FaultPlan().kill_at_step(3)
+    assert call_forked(["--version"], with_a_plan(plan), 120).returncode == 0
+    assert [path.name.partition("-")[0] for path in (tmp_path / "family").iterdir()] == ["command"]
+    assert is_forked(with_a_plan(plan))
+    for other in (plan.traced(), plan.clock(60), plan.on_another_host(), plan.disk_full(Moment(operation="write"))):
+        assert not is_forked(with_a_plan(other))

@@ -60,12 +60,12 @@ def is_forked(environment: Mapping[str, str]) -> bool:
     """Whether a command with this environment can be forked: what is read while libraries load is the server's."""
     if (address := environment.get(ADDRESS)) is None:
         return False
-    if (folder := environment.get(FOLDER_VARIABLE)) is not None:
-        if not _concerns_ranks_alone(Path(folder)):
-            return False
-        environment = {name: value for name, value in environment.items() if name not in OF_A_PLAN}
     started_with: dict[str, str] = json.loads(Path(address).with_suffix(STARTED_WITH).read_text())
-    return _read_early(environment) == _read_early(started_with)
+    folder = environment.get(FOLDER_VARIABLE)
+    if folder is not None and not _concerns_ranks_alone(Path(folder)):
+        return False
+    without = OF_A_PLAN if folder is not None else ()
+    return _read_early(environment, without) == _read_early(started_with, without)
 
 
 def _concerns_ranks_alone(folder: Path) -> bool:
@@ -74,8 +74,9 @@ def _concerns_ranks_alone(folder: Path) -> bool:
     return not plan.is_traced and all(isinstance(fault, StepFault | FlipFault) for fault in plan.faults)
 
 
-def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if not name.startswith(READ_LATE)}
+def _read_early(environment: Mapping[str, str], without: Sequence[str]) -> dict[str, str]:
+    early = {name: value for name, value in environment.items() if not name.startswith(READ_LATE)}
+    return {name: value for name, value in early.items() if name not in without}
 
 
 def call_forked(

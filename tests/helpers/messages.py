@@ -98,7 +98,7 @@ def without_prefect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flows.commands.prepare.prefect_server", begun)
     monkeypatch.setattr("flows.commands.prepare.preparing", SimpleNamespace(prepare_in_flow=prepare))
     monkeypatch.setattr("flows.commands.prepare.messages", SimpleNamespace(show_messages=lambda: None))
-    monkeypatch.setattr("flows.commands.prepare.signal", SimpleNamespace(signal=lambda *_: None, SIGTERM=None))
+    monkeypatch.setattr("flows.commands.prepare.leave_on_signals", lambda: None)
 
 
 def require_message(

@@ -87,18 +87,10 @@ class LocalStore:
                 temporary.unlink()
 
     def put_file(self, source: Path, key: str) -> None:
-        with self._explained(key):
-            temporary = self._temporary_path()
-            try:
-                try:
-                    # A second name for the same bytes costs nothing; another file system needs a copy.
-                    os.link(source, temporary)
-                except OSError:
-                    shutil.copyfile(source, temporary)  # half of it would take the last space of a full disk
-                sync_file(temporary)
-                self._link(temporary, key)
-            finally:
-                temporary.unlink(missing_ok=True)
+        self._place_file(source, key, lambda temporary: self._link(temporary, key))
+
+    def replace_file(self, source: Path, key: str) -> None:
+        self._place_file(source, key, lambda temporary: self._give_key(key, temporary.replace))
 
     def fetch(self, key: str, is_checked: bool = False) -> Path:
         path = self._path(key)
@@ -160,6 +152,20 @@ class LocalStore:
         path = self.root / TEMPORARY_FOLDER / uuid.uuid4().hex
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
+
+    def _place_file(self, source: Path, key: str, place: Callable[[Path], None]) -> None:
+        with self._explained(key):
+            temporary = self._temporary_path()
+            try:
+                try:
+                    # A second name for the same bytes costs nothing; another file system needs a copy.
+                    os.link(source, temporary)
+                except OSError:
+                    shutil.copyfile(source, temporary)  # half of it would take the last space of a full disk
+                sync_file(temporary)
+                place(temporary)
+            finally:
+                temporary.unlink(missing_ok=True)
 
     def _write_temporary(self, data: bytes) -> Path:
         path = self._temporary_path()

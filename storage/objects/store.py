@@ -34,6 +34,9 @@ class Store(Protocol):
     def put_file(self, source: Path, key: str) -> None:
         """Put a finished local file, which is not written any more. Raises `ObjectExistsError`."""
 
+    def replace_file(self, source: Path, key: str) -> None:
+        """Put a finished local file in place of an object: a reader sees the old bytes or the new ones, never none."""
+
     def fetch(self, key: str, is_checked: bool = False) -> Path:
         """A local path with the object's content, to be read only. Raises `ObjectMissingError`.
 
@@ -73,9 +76,12 @@ class Store(Protocol):
 
 
 def put_file_anew(store: Store, source: Path, key: str) -> None:
-    """Put a file of which a save or attempt that was cut off may have left one: no reader can have used that."""
+    """Put a file of which a save or attempt that was cut off may have left one.
+
+    Where one is, it is replaced, and at no moment missing: who puts it late, such as a node that others went on
+    without, may be killed at any moment, and the others may have completed the checkpoint with the same bytes.
+    """
     try:
         store.put_file(source, key)
     except ObjectExistsError:
-        store.delete(key)
-        store.put_file(source, key)
+        store.replace_file(source, key)

@@ -40,7 +40,7 @@ class StoreCutOff:
         return operation
 
 
-WRITES = ("write", "write_if_absent", "put_file", "delete")
+WRITES = ("write", "write_if_absent", "put_file", "replace_file", "delete")
 
 
 @dataclass(eq=False)

@@ -157,6 +157,13 @@ def test_a_file_in_parts_arrives_whole_and_once(store: S3Store, proxy: FaultyPro
     assert proxy.count("PUT", "partNumber=") == 3  # nothing was sent in vain
 
 
+def test_a_file_in_parts_replaces_another_one(store: S3Store, proxy: FaultyProxy, large_file: Path) -> None:
+    store.write("runs/r/large.bin", b"half of it")
+    store.replace_file(large_file, "runs/r/large.bin")
+    assert proxy.count("PUT", "partNumber=") == 3 and proxy.count("DELETE", "large.bin") == 0
+    assert store.fetch("runs/r/large.bin").read_bytes() == large_file.read_bytes()
+
+
 @pytest.mark.parametrize("failure", [Failure.REPLY_LOST, Failure.REPLY_IS_ERROR, Failure.RESET, Failure.CONFLICT])
 def test_a_file_in_parts_whose_completion_is_unclear_is_ours(
     store: S3Store, proxy: FaultyProxy, large_file: Path, failure: Failure

@@ -16,7 +16,7 @@ from storage.objects import local_store
 from storage.objects.addresses import check_writable, find_run_address, open_store, run_address
 from storage.objects.local_store import LocalStore
 from storage.objects.s3 import transfers as s3_transfers
-from storage.objects.store import Store
+from storage.objects.store import Store, put_file_anew
 from tests.helpers.s3_server import open_s3_store, use_s3
 
 MIB = 1 << 20
@@ -96,6 +96,31 @@ def test_a_file_is_put_whole_and_once(store: Store, tmp_path: Path) -> None:
         store.put_file(source, "files/one.bin")
     source.unlink()
     assert store.fetch("files/one.bin").read_bytes() == b"x" * 100_000
+
+
+def test_a_file_that_is_put_anew_is_at_no_moment_missing(store: Store, tmp_path: Path) -> None:
+    source, seen, is_over = tmp_path / "source.bin", [], threading.Event()
+
+    def read() -> None:
+        while not is_over.is_set():
+            try:
+                seen.append(store.read("files/one.bin"))
+            except ObjectMissingError:
+                seen.append(b"missing")
+
+    source.write_bytes(b"first")
+    put_file_anew(store, source, "files/one.bin")
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(20):
+        source.unlink()
+        source.write_bytes(f"other {number}".encode())
+        put_file_anew(store, source, "files/one.bin")
+    is_over.set()
+    reader.join()
+    assert store.read("files/one.bin") == store.fetch("files/one.bin").read_bytes() == b"other 19"
+    assert seen and b"missing" not in seen
+    assert list(store.list_keys("")) == ["files/one.bin"]
 
 
 @pytest.mark.parametrize("key", ["files/one.bin", "datasets/digest/one.bin"])

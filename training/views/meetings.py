@@ -5,9 +5,10 @@ they form its group. The port is known to the first member's node alone, which i
 """
 
 import socket
-import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import torch.distributed as dist
 
@@ -17,14 +18,22 @@ from training.views.folder import ViewFolder
 from training.views.group import FORMING_TIMEOUT
 from training.views.view import View
 
-SECONDS_BETWEEN_QUESTIONS = 0.01
+NO_PORT = 0
 
 
-def open_meeting(view: View, rank: int, folder: ViewFolder, meeting: Meeting, opened: set[Address]) -> Any:
+class Waits(Protocol):
+    """Asks again and again until there is an answer, or the wait is given up: then it returns None."""
+
+    def __call__(self, find: Callable[[], int | None], /) -> int | None: ...
+
+
+def open_meeting(
+    view: View, rank: int, folder: ViewFolder, meeting: Meeting, opened: set[Address], wait_for: Waits
+) -> Any:
     """The store in which the members of a view meet, for the one that is `rank` there; its port is put into `opened`.
 
-    None if there is a newer view before the first member has opened it. Raises `RuntimeError` where it cannot be
-    reached, as when the first member is gone.
+    None if there is a newer view before the first member has opened it, or the wait for that is given up. Raises
+    `RuntimeError` where it cannot be reached, as when the first member is gone.
     """
     if view.meeting is None:
         files = dist.FileStore(str(folder.meeting_file(view.number)), len(view.members))  # type: ignore[attr-defined]
@@ -38,8 +47,8 @@ def open_meeting(view: View, rank: int, folder: ViewFolder, meeting: Meeting, op
         store = _open(found, len(view.members), listening.detach())
         folder.say_port(view.number, found.port)
         return store
-    port = _find_port(view, view.meeting, folder, meeting.segment)
-    if port is None:
+    port = wait_for(partial(_find_port, view, view.meeting, folder, meeting.segment))
+    if not port:
         return None
     found = Address(host=view.meeting.host, port=port)
     opened.add(found)
@@ -59,11 +68,9 @@ def _open(address: Address, size: int, listening: int | None = None) -> Any:
 
 
 def _find_port(view: View, first: Address, folder: ViewFolder, segment: str) -> int | None:
-    """Ask the first member's node until that member has come."""
-    while not folder.has(view.number + 1):
-        with suppress(OSError):  # if its node is gone, there will be a newer view
-            answer = ask(first, Question(segment=segment, asks="meeting", view=view.number))
-            if answer.port is not None:
-                return answer.port
-        time.sleep(SECONDS_BETWEEN_QUESTIONS)  # a process elsewhere opens it
+    """As the first member's node says; None: that member has not come. `NO_PORT`: it need not, for a newer view."""
+    if folder.has(view.number + 1):
+        return NO_PORT
+    with suppress(OSError):  # if its node is gone, there will be a newer view
+        return ask(first, Question(segment=segment, asks="meeting", view=view.number)).port
     return None

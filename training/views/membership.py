@@ -9,6 +9,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from storage.errors import HoldfastError
@@ -206,7 +207,8 @@ class Membership:
 
         to_store = Connections()
         try:
-            store = open_meeting(view, rank, folder, self._world.meeting, self._meetings)
+            wait_for = partial(self._poll, longest_seconds=None, seconds_after_notice=MEETING_SECONDS)
+            store = open_meeting(view, rank, folder, self._world.meeting, self._meetings, wait_for)
             if store is None:
                 return None
             self._kept.append(store)

@@ -128,8 +128,10 @@ class S3Connection:
                 return
             arguments |= {argument: page[field] for argument, field in markers.items() if page.get(field)}
 
-    def put_once(self, name: str, key: str, put_id: str, put: Callable[[], object]) -> None:
-        """`put`, which puts the object under a condition and with `put_id`. Raises `ObjectExistsError`.
+    def put_once(self, name: str, key: str, put_id: str, put: Callable[[], object], is_replacing: bool = False) -> None:
+        """`put`, which puts the object with `put_id`, and where none is. Raises `ObjectExistsError`.
+
+        One that `is_replacing` what is there has no condition.
 
         A refusal and no answer at all mean the same: look who put what is there, and try again if nothing is.
         """
@@ -141,7 +143,7 @@ class S3Connection:
             except S3_FAILURES as error:
                 if not (is_transient(error) or says_existing(error) or says_upload_is_over(error)):
                     raise_explained(error, self, key)
-                if self._is_settled(key, put_id):
+                if self._is_settled(key, put_id, is_replacing):
                     return
                 if attempt >= self.attempts or says_upload_is_over(error):
                     raise_explained(error, self, key)
@@ -161,12 +163,14 @@ class S3Connection:
         )
         time.sleep(seconds)  # a server that is overloaded does not signal when that is over
 
-    def _is_settled(self, key: str, put_id: str) -> bool:
+    def _is_settled(self, key: str, put_id: str, is_replacing: bool) -> bool:
         """Whether the put with this id took place. Raises `ObjectExistsError` if another one did."""
         found = self.find(key)
-        if found is not None and found.put_id != put_id:
-            raise self._existing(key)
-        return found is not None
+        if found is None or found.put_id == put_id:
+            return found is not None
+        if is_replacing:
+            return False
+        raise self._existing(key)
 
     def _existing(self, key: str) -> ObjectExistsError:
         return ObjectExistsError(f"{self.address}/{key} exists already and objects are never changed.")

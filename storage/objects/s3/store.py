@@ -72,10 +72,10 @@ class S3Store:
         put_bytes(self._s3, data, key, new_put_id())
 
     def put_file(self, source: Path, key: str) -> None:
-        try:
-            upload_file(self._s3, source, key)
-        except OSError as error:
-            raise StoreError(f"Cannot read {source} to put it into the store {self.address}: {error}.") from error
+        self._upload(source, key)
+
+    def replace_file(self, source: Path, key: str) -> None:
+        self._upload(source, key, is_replacing=True)
 
     def fetch(self, key: str, is_checked: bool = False) -> Path:
         known = self._find_known(key) if key.startswith(SHARED_PREFIX) else None
@@ -131,6 +131,12 @@ class S3Store:
                 for upload in page.get("Uploads", []):
                     if upload["Initiated"] < oldest:
                         self._abort(upload["Key"], upload["UploadId"], prefix)
+
+    def _upload(self, source: Path, key: str, is_replacing: bool = False) -> None:
+        try:
+            upload_file(self._s3, source, key, is_replacing)
+        except OSError as error:
+            raise StoreError(f"Cannot read {source} to put it into the store {self.address}: {error}.") from error
 
     def _find(self, key: str) -> StoredObject:
         found = self._s3.find(key)

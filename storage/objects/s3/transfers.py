@@ -32,14 +32,18 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-def upload_file(s3: S3Connection, source: Path, key: str) -> None:
-    """Put a finished file under a key that has no object yet. Raises `ObjectExistsError`."""
+# With which an object is put where there is none.
+IF_ABSENT = {"IfNoneMatch": "*"}
+
+
+def upload_file(s3: S3Connection, source: Path, key: str, is_replacing: bool = False) -> None:
+    """Put a finished file: in place of an object, or where there is none. Raises `ObjectExistsError`."""
     num_bytes = source.stat().st_size
     put_id = new_put_id()
     if num_bytes <= MULTIPART_BYTES:
-        put_bytes(s3, source.read_bytes(), key, put_id)
+        put_bytes(s3, source.read_bytes(), key, put_id, is_replacing)
     else:
-        _MultipartUpload(s3, source, num_bytes, key, put_id).run()
+        _MultipartUpload(s3, source, num_bytes, key, put_id, is_replacing).run()
     found = s3.find(key)
     if found is None or found.num_bytes != num_bytes:
         raise StoreError(
@@ -48,16 +52,15 @@ def upload_file(s3: S3Connection, source: Path, key: str) -> None:
         )
 
 
-def put_bytes(s3: S3Connection, data: bytes, key: str, put_id: str) -> None:
-    """Put an object in one request if there is none. Raises `ObjectExistsError`."""
-    target = s3.target(key)
+def put_bytes(s3: S3Connection, data: bytes, key: str, put_id: str, is_replacing: bool = False) -> None:
+    """Put an object in one request: in place of another one, or if there is none. Raises `ObjectExistsError`."""
+    target = s3.target(key) | ({} if is_replacing else IF_ABSENT)
     s3.put_once(
         "PutObject",
         key,
         put_id,
-        lambda: s3.client.put_object(
-            **target, Body=data, IfNoneMatch="*", Metadata={PUT_ID: put_id}, **s3.integrity(data)
-        ),
+        lambda: s3.client.put_object(**target, Body=data, Metadata={PUT_ID: put_id}, **s3.integrity(data)),
+        is_replacing,
     )
 
 
@@ -178,10 +181,12 @@ class _MultipartUpload:
     num_bytes: int
     key: str
     put_id: str
+    is_replacing: bool = False
 
     def run(self) -> None:
-        # Before gigabytes are sent; and for the servers that ignore the condition when an upload is completed.
-        self.s3.require_absent(self.key)
+        if not self.is_replacing:
+            # Before gigabytes are sent; and for the servers that ignore the condition when an upload is completed.
+            self.s3.require_absent(self.key)
         upload = self._create()
         try:
             parts = _in_parallel(lambda number: self._put_part(upload, number), range(1, self._num_parts + 1))
@@ -227,8 +232,9 @@ class _MultipartUpload:
             self.key,
             self.put_id,
             lambda: self.s3.client.complete_multipart_upload(
-                **upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
+                **upload, MultipartUpload={"Parts": parts}, **({} if self.is_replacing else IF_ABSENT)
             ),
+            self.is_replacing,
         )
 
     def _abort(self, upload: dict[str, str]) -> None:

@@ -21,7 +21,7 @@ from training.models.out_of_memory import MicrobatchOutOfMemoryError
 from training.optim.divergence import DivergedError
 from training.spec import SegmentSpec
 from training.stopping import StopReason, supervisor_pid
-from training.views.account import describe_views
+from training.views.account import all_views, describe_views
 from training.views.folder import ViewFolder
 from training.views.lost_peer import is_lost_peer
 from training.world import World
@@ -69,7 +69,7 @@ class Ending:
         if not self._world.is_member:
             return
         folder = ViewFolder(self._spec.scratch_folder)
-        views = describe_views(folder.all_views(), folder.find_out())
+        views = describe_views(all_views(folder), folder.find_out())
         self._said = self._said or OutcomeRecord(
             outcome=outcome,
             cause=cause[:MAX_CAUSE_CHARACTERS],

@@ -23,6 +23,8 @@ class ViewRecord(Record):
     lost: list[int] = Field([], description="The ranks that died.")
     causes: list[str] = Field([], description="What ended each of them, such as SIGKILL.")
     joined: list[int] = Field([], description="The ranks that were begun anew and joined the others.")
+    lost_nodes: list[str] = Field([], description="The nodes of a cluster that were lost, with all their ranks.")
+    joined_nodes: list[str] = Field([], description="The nodes that came, or came back, with ranks that joined.")
     num_ranks: int = Field(description="From here on.")
     seconds: float = Field(description="From when an end was seen, or a rank was taken in, until training went on.")
 

@@ -2,9 +2,12 @@
 
 Invariant: a fence is worked on by one incarnation of one job. A job that the cluster queued again, or a node that comes
 back after another process took the run up, finds that in the store and leaves: its checkpoints could not be promoted.
+A node of this incarnation that comes to a segment under way joins it, if it has several nodes and the others would go
+on without one (`joining.py`).
 """
 
 import argparse
+import glob
 import shutil
 import socket
 import threading
@@ -23,6 +26,7 @@ from storage.runs.kept_outcomes import Launch, settle_outcome
 from storage.runs.manifest import Manifest
 from storage.runs.segments import OutcomeRecord, find_outcome, write_outcome
 from tasks.cluster.idle_nodes import may_wait_idle, wait_idle
+from tasks.cluster.joining import Joining
 from tasks.cluster.node_identity import NodeIdentity, read_identity
 from tasks.cluster.node_views import NodeViews, name_segment
 from tasks.cluster.orders import FirstNode, JobOrder, NodeEnd, elect_first_node, load_order, write_node_end
@@ -32,12 +36,15 @@ from tasks.cluster.ranks import Ranks, Rendezvous
 from tasks.cluster.relay import Relay
 from tasks.cluster.rendezvous import NodeMeeting, introduce
 from tasks.cluster.requests import Requests
+from tasks.cluster.roster import NodePlace, Roster
 from training.agents.locks import require_locks
 from training.model_configuration import ModuleConfig
 
 LEASE_SECONDS = 30.0
 LAST_PUTS = 5
 SECONDS_BETWEEN_LAST_PUTS = 5.0
+# Between a node's name and its claim, in the names of folders: no host's name has it.
+AGAIN = "~"
 
 
 class Node:
@@ -51,11 +58,17 @@ class Node:
         folder = Path(spec.scratch) / identity.node
         self._store, self._order, self._identity, self._requests = store, order, identity, requests
         self._spec = spec.model_copy(update={"scratch": str(folder)})
-        self._relay = Relay(store, self._spec, identity.node)
+        self._roster = Roster(store, spec.run, spec.fence, spec.train.ranks)
+        self._joining: Joining | None = None
         self._views = NodeViews(store, self._spec, identity.job, order.cluster)
         self._look_at_lease = time.monotonic() + LEASE_SECONDS
         self._is_lease_lost = threading.Event()
         self._trouble: Exception | None = None
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether it came to a segment under way, and has no part in it: what becomes of it is not the segment's."""
+        return self._joining is not None and not self._views.has_joined
 
     def run(self) -> bool:
         """Returns when the ranks of this node have ended.
@@ -70,42 +83,68 @@ class Node:
 
     def _run_as(self, own: FirstNode, listening: socket.socket) -> bool:
         first = elect_first_node(self._store, self._spec.run, self._spec.fence, own)
-        is_second_start = self._identity.num_nodes == 1 and first != own
+        is_late = first != own and first.incarnation == self._identity.incarnation and self._roster.find()
+        is_second_start = self._identity.num_nodes == 1 and first != own and not is_late
         if first.incarnation != self._identity.incarnation or is_second_start:
             print("This segment was worked on before the job was queued again: the run's next segment goes on.")
             return False
-        self._make_folder(own)
-        self._relay.pass_on()
         try:
-            rendezvous = self._meet(first, listening if first == own else None)
+            place = self._claim() if is_late else None
+        except InterruptedError as stopped:
+            print(stopped, flush=True)
+            return False
+        self._make_folder(own)
+        relay = Relay(self._store, self._spec, self._identity.node, log_name=self._spec.scratch_folder.name)
+        if place is not None:
+            relay.go_on()
+        relay.pass_on()
+        try:
+            rendezvous = self._meet(first, listening if first == own else None, place)
             if rendezvous is not None:
-                self._views.begin(rendezvous.nodes, rendezvous.index)
-            self._work(rendezvous)
+                self._views.begin(self._spec, self._roster, place or self._roster.places[rendezvous.index])
+            self._work(rendezvous, relay)
         except InterruptedError as stopped:
             print(stopped, flush=True)
         finally:
             self._views.close()
-            self._pass_on_the_rest()
+            self._pass_on_the_rest(relay)
             shutil.rmtree(self._spec.scratch_folder, ignore_errors=True)
         return not self._views.is_left_out
 
+    def _claim(self) -> NodePlace:
+        """A place among the nodes of a segment under way. Raises as `Joining.claim`."""
+        requests = self._requests
+        self._joining = Joining(self._store, self._spec, self._order.cluster, self._roster, name_segment(self._spec))
+        place = self._joining.claim(
+            self._identity.node, self._views.port, lambda: requests.is_stop or requests.is_for_end
+        )
+        # Of its own: an earlier process of this node may not have heard yet that it is over.
+        folder = f"{self._spec.scratch}{AGAIN}{place.claim}"
+        self._spec = self._spec.model_copy(update={"scratch": folder})
+        print(f"Node {place.node} comes to a segment under way, as number {place.index}.", flush=True)
+        return place
+
     def _make_folder(self, own: FirstNode) -> None:
-        folder = self._spec.scratch_folder
+        folder, node = self._spec.scratch_folder, glob.escape(self._identity.node)
         if self._order.private_folder is not None:
             if Path(self._order.private_folder) not in folder.parents:
                 raise ValueError(f"scratch is to be below {self._order.private_folder}, and is {folder.parent}")
             make_private_folder(Path(self._order.private_folder), "scratch")
         # Of segments before that died with this node; one that came back works for a fence that is over.
         for segment in folder.parents[1].glob("*"):
-            if why_not_own(segment, folder.parents[1]) is None:
-                shutil.rmtree(segment / self._identity.node, ignore_errors=True)  # which refuses a link
+            is_of_others = segment == folder.parent and self._joining is not None
+            if why_not_own(segment, folder.parents[1]) is None and not is_of_others:
+                for left in [segment / self._identity.node, *segment.glob(f"{node}{AGAIN}*")]:
+                    shutil.rmtree(left, ignore_errors=True)  # which refuses a link
         folder.mkdir(parents=True)
         require_locks(folder)
         (folder / LOG_NAME).write_text(f"node {own.node} on {socket.gethostname()}, {', '.join(own.addresses)}\n")
 
-    def _meet(self, first: FirstNode, listening: socket.socket | None) -> Rendezvous | None:
-        """None for a node that is alone. `listening` is the first node's. Raises as `NodeMeeting`."""
+    def _meet(self, first: FirstNode, listening: socket.socket | None, place: NodePlace | None) -> Rendezvous | None:
+        """None for a node that is alone. `listening` is the first node's. Raises as `NodeMeeting`, and `StoreError`."""
         num_nodes, requests = self._identity.num_nodes, self._requests
+        if place is not None and self._joining is not None:
+            return self._joining.meet_at(place)
         if num_nodes == 1:
             return None
         meeting = NodeMeeting(
@@ -116,13 +155,24 @@ class Node:
             self._views.port,
             lambda: requests.is_stop or requests.is_for_end,
         )
-        return meeting.join(self._identity.node) if listening is None else meeting.host(listening)
+        found = meeting.join(self._identity.node) if listening is None else meeting.host(listening)
+        self._roster.begin(found.nodes)
+        if listening is not None and self._can_others_join:
+            self._roster.put()
+        return found
 
-    def _work(self, rendezvous: Rendezvous | None) -> None:
-        with self._talking_to_the_store(), Ranks(self._spec, self._order.grace_seconds, rendezvous) as ranks:
+    @property
+    def _can_others_join(self) -> bool:
+        """Whether the others would go on when a node is lost; on GPUs its ranks find that they cannot."""
+        return self._order.cluster.silent_seconds is not None and self._spec.train.sum == "exact"
+
+    def _work(self, rendezvous: Rendezvous | None, relay: Relay) -> None:
+        with self._talking_to_the_store(relay), Ranks(self._spec, self._order.grace_seconds, rendezvous) as ranks:
             while ranks.is_running(POLL_SECONDS):
                 if self._requests.is_stop or self._views.must_leave:
                     ranks.stop()
+                if self._joining is not None and self.is_outside:
+                    self._joining.require_patience("they did not train together with its ranks")
                 if self._requests.is_for_end:
                     self._requests.is_for_end = False
                     ranks.kill()
@@ -137,14 +187,14 @@ class Node:
                     raise RuntimeError(f"nothing could be passed on to the store any more: {self._trouble!r}")
 
     @contextmanager
-    def _talking_to_the_store(self) -> Iterator[None]:
+    def _talking_to_the_store(self, relay: Relay) -> Iterator[None]:
         """In a thread: a store that does not answer does not delay stopping the ranks."""
         is_over = threading.Event()
 
         def talk() -> None:
             try:
                 while not is_over.wait(POLL_SECONDS):
-                    self._relay.pass_on()
+                    relay.pass_on()
                     if self._has_lost_the_lease():
                         self._is_lease_lost.set()
             except Exception as error:  # noqa: BLE001 - whatever it is, the ranks must not train on unseen
@@ -170,9 +220,9 @@ class Node:
         lease = head.state.lease if head is not None else None
         return head is not None and (lease is None or lease.fence != self._spec.fence)
 
-    def _pass_on_the_rest(self) -> None:
+    def _pass_on_the_rest(self, relay: Relay) -> None:
         for _ in range(LAST_PUTS):
-            if self._relay.pass_on(at_once=True) and self._put_kept_outcome():
+            if relay.pass_on(at_once=True) and self._put_kept_outcome():
                 return
             time.sleep(SECONDS_BETWEEN_LAST_PUTS)  # the store did not answer; nothing signals that it does again
 
@@ -227,13 +277,19 @@ def _do_part(
 ) -> tuple[JobOrder, NodeIdentity] | None:
     """Work for one segment; what is to be done after it, or None."""
     run, fence = order.segment.run, order.segment.fence
+    node = None
     try:
-        has_worked = Node(store, order, identity, requests).run()
+        node = Node(store, order, identity, requests)
+        has_worked = node.run()
     except (ValueError, TimeoutError, RuntimeError) as error:
+        if node is not None and node.is_outside:
+            raise SystemExit(f"node {identity.node}: {error}") from error
         write_failure(store, order, f"node {identity.node}: {error}", is_final=isinstance(error, ValueError))
         if order.keep_seconds:
             write_node_end(store, run, fence, NodeEnd(job=identity.job, node=identity.node, how="failed"))
         raise SystemExit(str(error)) from error
+    if node.is_outside:
+        return None
     if has_worked and may_wait_idle(store, order, requests):
         return wait_idle(store, order, identity, requests)
     if order.keep_seconds:

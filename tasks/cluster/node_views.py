@@ -3,21 +3,24 @@
 What its agent wants is committed in the run's store, and so is that a node does not answer any more; what was committed
 there comes into the folder in which its ranks look. Invariant: nothing is asked of the store while nobody is missing
 and nobody says that there is something to look for. A store that does not answer is asked again; what was not decided
-meanwhile is decided then, or the ranks end.
+meanwhile is decided then, or the ranks end. A node that others went on without, or whose number another process has,
+commits nothing more.
 """
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from typing import Literal
 
 from storage.errors import StoreError
 from storage.objects.store import Store
 from storage.runs.segments import find_outcome
 from tasks.cluster.orders import NodeEnd, NodeStatuses, write_node_end, write_node_statuses
 from tasks.cluster.roll_call import WHERE_FEW_ANSWER, RollCall
+from tasks.cluster.roster import NodePlace, Roster, claim_of
 from tasks.configuration.cluster import ClusterConfig
 from training.agents.ends import read_ends
 from training.meeting import Address
@@ -26,7 +29,7 @@ from training.views.decisions import Decisions
 from training.views.ear import Answer, Asks, Ear, Question, ask
 from training.views.folder import ViewFolder
 from training.views.stored import MirroredViews, StoredViews
-from training.views.view import LostMember, Member, View, Wanted, first_view
+from training.views.view import Going, LostMember, Member, View, Wanted, first_view
 
 # For so long after it was told to look for a view, a node looks again and again: who commits it may need a moment.
 LOOKING_SECONDS = 10.0
@@ -52,9 +55,8 @@ class NodeViews:
         self._store, self._spec, self._job, self._cluster = store, spec, job, cluster
         self._folder = ViewFolder(spec.scratch_folder)
         self._stored = StoredViews(store, spec.run, spec.fence)
-        self._names: list[str] = []
-        self._ears: list[Address] = []
-        self._index = 0
+        self._roster = Roster(store, spec.run, spec.fence, spec.train.ranks)
+        self._me = NodePlace(node="", ear=Address(host="", port=0), index=0)
         self._roll_call = RollCall(name_segment(spec), [], SILENT_SECONDS)
         self._is_hopeless = False
         self._decisions = Decisions(MirroredViews(self._stored, self._folder), first_view(0, 0.0))
@@ -67,6 +69,8 @@ class NodeViews:
         self._threads: list[threading.Thread] = []
         self.is_left_out = False  # the others go on without this node
         self._is_left_alone = False  # the segment is over, and the others have left
+        self._has_come = False  # the others were told that this node came later
+        self.has_joined = False  # the others have had a view with ranks of this node, which came later
         self._ear = Ear(name_segment(spec), self._answer)
 
     @property
@@ -79,13 +83,21 @@ class NodeViews:
         """At which this node is asked."""
         return self._ear.port
 
-    def begin(self, nodes: Mapping[str, Address], index: int) -> None:
-        """Take part from here on, as this one of the nodes that answer at these addresses. Raises `OSError`."""
-        self._names, self._ears, self._index = list(nodes), list(nodes.values()), index
+    def begin(self, spec: SegmentSpec, roster: Roster, me: NodePlace) -> None:
+        """Take part from here on, in this place among the nodes, with the folder of this specification.
+
+        Raises `OSError`.
+        """
+        self._spec, self._roster, self._me = spec, roster, me
+        self._folder = ViewFolder(spec.scratch_folder)
         silent_seconds = self._cluster.silent_seconds or SILENT_SECONDS
-        self._roll_call = RollCall(name_segment(self._spec), self._ears, silent_seconds)
-        self._decisions = Decisions(MirroredViews(self._stored, self._folder), first_view(self._num_ranks, _now()))
+        self._roll_call = RollCall(name_segment(spec), roster.ears, silent_seconds)
+        first = first_view(roster.num_met * spec.train.ranks, _now())
+        self._decisions = Decisions(MirroredViews(self._stored, self._folder), first)
         self._folder.create()
+        if me.claim:
+            self._folder.say_going(0, Going(step=0, seconds=0.0))  # or its agent would replace nobody
+            self._is_told.set()
         self._threads = [
             threading.Thread(target=target, name="views", daemon=True) for target in (self._follow, self._watch)
         ]
@@ -102,15 +114,11 @@ class NodeViews:
             self._tell_others("left")  # or they would go on without this node, and say that it was lost
         self._ear.close()
 
-    @property
-    def _num_ranks(self) -> int:
-        return len(self._ears) * self._spec.train.ranks
-
     def _answer(self, question: Question) -> Answer:
         """In a thread of the ear's."""
         if question.asks == "look":
             self._have_look_for(question.view)
-        elif question.asks == "left":
+        elif question.asks == "left" and self._has_place(question.node, question.claim):
             self._roll_call.note_left(question.node)
         port = self._folder.find_port(question.view) if question.asks == "meeting" else None
         return Answer(port=port, is_deciding=self._is_deciding(), is_hopeless=self._is_hopeless)
@@ -145,10 +153,12 @@ class NodeViews:
         """Ask the next node, each one another, whether it answers: where a network is cut, nothing else tells."""
         while not self._is_over.wait(WATCH_SECONDS):
             nodes = sorted(self._nodes_of(self._decisions.newest))
-            is_alone = self._index not in nodes or len(nodes) == 1
+            is_alone = self._me.index not in nodes or len(nodes) == 1
             if self._cluster.silent_seconds is None or self._folder.find_going(0) is None or is_alone:
                 continue
-            following = nodes[(nodes.index(self._index) + 1) % len(nodes)]
+            following = nodes[(nodes.index(self._me.index) + 1) % len(nodes)]
+            if following >= len(self._roster.ears):
+                continue  # its claim is read with the view that it is in
             self._roll_call.ask([following])
             if not self._roll_call.answers(following):
                 self._have_look_for(self._decisions.newest.number + 1)
@@ -171,66 +181,122 @@ class NodeViews:
         """Whether nobody is missing, and all train."""
         newest = self._decisions.newest
         is_known = newest.number == 0 or not self._is_ours(newest.members[0]) or newest.number in self._known_going
-        return is_known and len(newest.members) == self._num_ranks
+        return is_known and len(newest.members) == len(self._roster.places) * self._spec.train.ranks
 
     def _look(self) -> None:
         """Have what is wanted committed, and read what others have."""
+        self._read_claims()
+        if self.is_left_out:
+            return
+        if self._me.claim and not self._has_come:
+            self._come()
         self._settle(self._folder.find_wanted())
-        if self._is_looking:
-            nodes = self._nodes_of(self._decisions.newest)
-            self._roll_call.ask(nodes - {self._index})
-            lost = self._roll_call.find_lost(nodes) - {self._index}
-            self._is_hopeless = bool(lost) and not self._may_go_on_with(len(nodes - lost))
-            if lost and not self._is_hopeless:
-                self._leave_out(lost)
+        self._look_for_lost()
         self._note_going()
         self._note_out()
         self._look_for_the_end()
 
+    def _read_claims(self) -> None:
+        """Which nodes came since the last look; one of them may be another process of this node."""
+        for place in self._roster.read():
+            self._roll_call.forget(place.index)
+            if place.index == self._me.index and place.claim > self._me.claim:
+                print(f"Node {place.node} has the number of this one by a newer claim: this one leaves.", flush=True)
+                self.is_left_out = True
+
+    def _come(self) -> None:
+        """Have all others look, who know nothing of this node yet; one that is over may not know that."""
+        for view in self._decisions.read():
+            going = self._stored.find_going(view.number)
+            if going is not None:  # for the account of the segment, if a rank of this node writes it
+                self._folder.say_going(view.number, going)
+        self._have_look_for(self._decisions.newest.number + 1)
+        ears = [ear for ear in self._roster.all_ears() if ear != self._me.ear]
+        self._tell(ears, "look", self._decisions.newest.number + 1)
+        self._has_come = True
+
+    def _look_for_lost(self) -> None:
+        """Have those left out whose nodes are lost, or have another process by now."""
+        newest = self._decisions.newest
+        replaced = {member for member in newest.members if self._roster.is_replaced(member)}
+        if not (replaced or self._is_looking):
+            return
+        nodes = self._nodes_of(newest)
+        self._roll_call.ask(nodes - {self._me.index})
+        # Who is in no view yet judges nobody.
+        lost = self._roll_call.find_lost(nodes) - {self._me.index} if self._is_member else set()
+        gone = replaced | {member for member in newest.members if self._roster.index_of(member) in lost}
+        left = {self._roster.index_of(member) for member in newest.members if member not in gone}
+        self._is_hopeless = bool(gone) and not self._may_go_on_with(len(left))
+        if gone and not self._is_hopeless:
+            self._leave_out(gone)
+
+    @property
+    def _is_member(self) -> bool:
+        return not self._me.claim or self.has_joined
+
     def _settle(self, wanted: Wanted) -> None:
+        if not self._is_member:
+            wanted = wanted.model_copy(update={"node": self._me.node})
         new, ours = self._decisions.settle(wanted, self._ear_of)
+        if not all(self._roster.is_known(member) for member in self._decisions.newest.members):
+            self._read_claims()
         lost = [one for view in new for one in view.lost]
         self.is_left_out = self.is_left_out or any(one.is_silent and self._is_ours(one.member) for one in lost)
         if ours:
             self._tell_others("look", ours[-1].number)
+        if not self._is_member and any(self._is_ours(member) for view in new for member in view.members):
+            self.has_joined = True
+            self._write_end("joined", self._me.node)  # who supervises the job may have read that it is lost
 
     def _may_go_on_with(self, num_nodes: int) -> bool:
         """Whether so many nodes are enough, once ranks have begun to train."""
         is_wanted = self._cluster.silent_seconds is not None and self._folder.find_going(0) is not None
         return is_wanted and num_nodes >= (self._cluster.min_nodes or self._cluster.nodes)
 
-    def _leave_out(self, nodes: set[int]) -> None:
-        """Have the others go on without these nodes; but not where a rank has said how the segment ended."""
-        gone = [member for member in self._decisions.newest.members if self._node_of(member) in nodes]
+    def _leave_out(self, gone: set[Member]) -> None:
+        """Have the others go on without these; but not where a rank has said how the segment ended."""
         if find_outcome(self._store, self._spec.run, self._spec.fence) is not None:
             return
-        lost = [LostMember(member=member, pid=0, signal=0, is_silent=True) for member in gone]
+        members = sorted(gone, key=lambda member: member.slot)
+        names = [self._roster.place_of(member).node for member in members]
+        lost = [
+            LostMember(member=member, pid=0, signal=0, is_silent=True, node=node)
+            for member, node in zip(members, names, strict=True)
+        ]
         self._settle(Wanted(lost=lost, since=_now()))
-        for node in nodes:  # for who supervises the job
-            end = NodeEnd(job=self._job, node=self._names[node], how="lost")
-            write_node_end(self._store, self._spec.run, self._spec.fence, end)
+        for node in sorted(set(names)):  # for who supervises the job
+            self._write_end("lost", node)
             no_ranks = NodeStatuses(ranks=[])
-            write_node_statuses(self._store, self._spec.run, self._spec.fence, self._names[node], no_ranks)
+            write_node_statuses(self._store, self._spec.run, self._spec.fence, node, no_ranks)
 
-    def _node_of(self, member: Member) -> int:
-        return member.slot // self._spec.train.ranks
+    def _write_end(self, how: Literal["lost", "joined"], node: str) -> None:
+        write_node_end(self._store, self._spec.run, self._spec.fence, NodeEnd(job=self._job, node=node, how=how))
 
     def _nodes_of(self, view: View) -> set[int]:
-        return {self._node_of(member) for member in view.members}
+        return {self._roster.index_of(member) for member in view.members}
 
     def _ear_of(self, member: Member) -> Address:
-        return self._ears[self._node_of(member)]
+        return self._roster.place_of(member).ear
 
     def _is_ours(self, member: Member) -> bool:
-        return self._node_of(member) == self._index
+        """Whether this process has begun it, and no earlier one of the node."""
+        return self._roster.index_of(member) == self._me.index and claim_of(member) == self._me.claim
+
+    def _has_place(self, node: int, claim: int) -> bool:
+        return node < len(self._roster.places) and self._roster.places[node].claim == claim
 
     def _tell_others(self, asks: Asks, view: int = 0) -> None:
+        self._tell([ear for index, ear in enumerate(self._roster.ears) if index != self._me.index], asks, view)
+
+    def _tell(self, ears: Sequence[Address], asks: Asks, view: int) -> None:
         """In threads: one that does not answer delays no other one."""
-        question = Question(segment=name_segment(self._spec), asks=asks, view=view, node=self._index)
+        question = Question(
+            segment=name_segment(self._spec), asks=asks, view=view, node=self._me.index, claim=self._me.claim
+        )
         tellers = ThreadPoolExecutor(NUM_TELLERS, "tell")
-        for index, ear in enumerate(self._ears):
-            if index != self._index:
-                tellers.submit(partial(_tell, ear, question))
+        for ear in ears:
+            tellers.submit(partial(_tell, ear, question))
         tellers.shutdown(wait=asks == "left")
 
     def _note_going(self) -> None:

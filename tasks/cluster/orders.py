@@ -6,7 +6,7 @@ days leaves as many objects as one of minutes.
 
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -22,6 +22,7 @@ from training.spec import SegmentSpec
 
 RANK_STATUS_FOLDER, RANK_END_FOLDER, END_FOLDER = "rank_statuses", "rank_ends", "ends"
 REPORT_FOLDER = "reports"
+Kept = TypeVar("Kept", bound=BaseModel)
 
 
 class JobOrder(ConfigModel):
@@ -71,9 +72,10 @@ class NodeEnd(BaseModel):
 
     job: str = Field(description="Its name.")
     node: str
-    how: Literal["idle", "left", "failed", "lost"] = Field(
+    how: Literal["idle", "left", "failed", "lost", "joined"] = Field(
         description="idle: its ranks are gone, and it waits for the run's next segment. left: as the segment's end "
-        "asked. failed: it had an error of its own. lost: nothing is heard of it; the supervisor wrote that."
+        "asked. failed: it had an error of its own. lost: nothing is heard of it; others wrote that. joined: it came "
+        "to the segment under way, such as after it was lost, and is at work."
     )
 
 
@@ -110,11 +112,13 @@ def write_reports(store: Store, run: str, fence: int, node: str, live: LiveRepor
 
 def read_reports(store: Store, run: str, fence: int) -> dict[str, LiveReports]:
     """By the nodes whose ranks have reported; without those that cannot be read."""
-    found: dict[str, LiveReports] = {}
-    for key in sorted(store.list_keys(_key(run, fence, f"{REPORT_FOLDER}/"))):
-        with suppress(ObjectMissingError, ValidationError):
-            found[PurePosixPath(key).stem] = LiveReports.model_validate_json(store.read(key))
-    return found
+    return _read_all(store, run, fence, REPORT_FOLDER, LiveReports)
+
+
+def find_reports(store: Store, run: str, fence: int, node: str) -> LiveReports:
+    """Of one node; none where it has passed none on, or they cannot be read."""
+    found = _find(store, _key(run, fence, f"{REPORT_FOLDER}/{node}.json"), LiveReports)
+    return found or LiveReports(reports=[])
 
 
 def write_node_statuses(store: Store, run: str, fence: int, node: str, rank_statuses: NodeStatuses) -> None:
@@ -123,11 +127,8 @@ def write_node_statuses(store: Store, run: str, fence: int, node: str, rank_stat
 
 def read_node_statuses(store: Store, run: str, fence: int) -> list[RankStatus]:
     """The statuses of all ranks whose node has passed any on, without those that cannot be read."""
-    found: list[RankStatus] = []
-    for key in store.list_keys(_key(run, fence, f"{RANK_STATUS_FOLDER}/")):
-        with suppress(ObjectMissingError, ValidationError):
-            found += NodeStatuses.model_validate_json(store.read(key)).ranks
-    return found
+    found = _read_all(store, run, fence, RANK_STATUS_FOLDER, NodeStatuses)
+    return [rank_status for statuses in found.values() for rank_status in statuses.ranks]
 
 
 def write_rank_ends(store: Store, run: str, fence: int, node: str, ends: RankEnds) -> None:
@@ -136,11 +137,7 @@ def write_rank_ends(store: Store, run: str, fence: int, node: str, ends: RankEnd
 
 def read_rank_ends(store: Store, run: str, fence: int) -> dict[str, RankEnds]:
     """How ranks ended, by their nodes; without nodes that have passed none on, or whose ends cannot be read."""
-    found: dict[str, RankEnds] = {}
-    for key in sorted(store.list_keys(_key(run, fence, f"{RANK_END_FOLDER}/"))):
-        with suppress(ObjectMissingError, ValidationError):
-            found[PurePosixPath(key).stem] = RankEnds.model_validate_json(store.read(key))
-    return found
+    return _read_all(store, run, fence, RANK_END_FOLDER, RankEnds)
 
 
 def write_node_end(store: Store, run: str, fence: int, end: NodeEnd) -> None:
@@ -151,6 +148,20 @@ def read_node_ends(store: Store, run: str, fence: int) -> list[NodeEnd]:
     """The ends of the nodes that have written one, by name."""
     keys = sorted(store.list_keys(_key(run, fence, f"{END_FOLDER}/")))
     return [NodeEnd.model_validate_json(store.read(key)) for key in keys]
+
+
+def _read_all(store: Store, run: str, fence: int, folder: str, kind: type[Kept]) -> dict[str, Kept]:
+    """What nodes keep there, by their names; without what cannot be read."""
+    keys = sorted(store.list_keys(_key(run, fence, f"{folder}/")))
+    found = {PurePosixPath(key).stem: _find(store, key, kind) for key in keys}
+    return {node: kept for node, kept in found.items() if kept is not None}
+
+
+def _find(store: Store, key: str, kind: type[Kept]) -> Kept | None:
+    try:
+        return kind.model_validate_json(store.read(key))
+    except (ObjectMissingError, ValidationError):
+        return None
 
 
 def _key(run: str, fence: int, name: str) -> str:

@@ -13,7 +13,7 @@ from storage.runs.run_records import ViewRecord, ViewTotals
 from training.agents.deadly import is_own_doing
 from training.agents.ends import Fault, RankEnd, RankEnds, read_ends
 from training.rank_status import RankStatus
-from training.views.account import SeenViews, describe_views, find_survived, name_signal
+from training.views.account import SeenViews, all_views, describe_views, find_survived, name_signal
 from training.views.folder import ViewFolder
 
 BY_WHOM = {
@@ -53,7 +53,7 @@ class RankEndsAccount:
 def describe_rank_ends(folder: Path) -> RankEndsAccount:
     """The account of the ranks that worked in this folder."""
     views, ends = ViewFolder(folder), read_ends(folder)
-    return _account([ends], views.all_views(), views.find_out())
+    return _account([ends], all_views(views), views.find_out())
 
 
 def find_counting_ends(folder: Path) -> RankEnds:
@@ -61,7 +61,7 @@ def find_counting_ends(folder: Path) -> RankEnds:
     ends = read_ends(folder)
     if not ends.ends:
         return ends
-    survived = find_survived(ViewFolder(folder).all_views())
+    survived = find_survived(all_views(ViewFolder(folder)))
     return ends.model_copy(update={"ends": [end for end in ends.ends if not _is_survived(end, survived)]})
 
 

@@ -45,8 +45,9 @@ _logger = logging.getLogger("holdfast")
 class Rendezvous:
     """This node among several, by its number, and where their ranks meet and over which interface they talk.
 
-    `listening` is the first node's own socket at that address. `nodes` are all, in the order of their numbers, with the
-    addresses at which they answer about the `segment`.
+    `listening` is the first node's own socket at that address. `nodes` are all that met, in the order of their numbers,
+    with the addresses at which they answer about the `segment`; `ear` is this one's. Of a node that came later its
+    ranks begin with `first_life`, and meet the others in a view.
     """
 
     index: int
@@ -56,7 +57,9 @@ class Rendezvous:
     interface: str
     listening: int | None = None
     nodes: Mapping[str, Address] = field(default_factory=dict)
+    ear: Address | None = None
     segment: str = ""
+    first_life: int = 0
 
 
 class Ranks:
@@ -116,7 +119,7 @@ class Ranks:
                 address=rendezvous.address,
                 port=rendezvous.port,
                 listening=rendezvous.listening,
-                ear=list(rendezvous.nodes.values())[rendezvous.index],
+                ear=rendezvous.ear,
                 segment=rendezvous.segment,
             )
         return AgentOrder(
@@ -124,6 +127,7 @@ class Ranks:
             first_rank=size * (rendezvous.index if rendezvous is not None else 0),
             local_size=size,
             world_size=size * (rendezvous.num_nodes if rendezvous is not None else 1),
+            first_life=rendezvous.first_life if rendezvous is not None else 0,
             meeting=meeting,
             grace_seconds=self._grace_seconds,
             launched_at=time.clock_gettime(time.CLOCK_BOOTTIME),

@@ -13,6 +13,7 @@ from tasks.cluster.orders import (
     LiveReports,
     NodeStatuses,
     NumberedReport,
+    find_reports,
     write_node_statuses,
     write_rank_ends,
     write_reports,
@@ -30,9 +31,12 @@ MOST_EVENTS = 100
 
 
 class Relay:
-    """The relay of one node. Only where the first rank is, or was, there are reports to pass on."""
+    """The relay of one node. Only where the first rank is, or was, there are reports to pass on.
 
-    def __init__(self, store: Store, spec: SegmentSpec, node: str) -> None:
+    A node that came later has another `log_name`: the store keeps what its ranks printed before.
+    """
+
+    def __init__(self, store: Store, spec: SegmentSpec, node: str, log_name: str | None = None) -> None:
         self._store, self._run, self._fence, self._node = store, spec.run, spec.fence, node
         self._folder = spec.scratch_folder
         self._progress = ReportFollower(spec.progress_file)
@@ -42,7 +46,13 @@ class Relay:
         self._has_news = self._has_statuses = False
         self._log_bytes = 0
         self._ends = RankEnds()  # those that the store has
+        self._log_name = log_name or node
         self._due = self._statuses_due = 0.0
+
+    def go_on(self) -> None:
+        """After what an earlier process of this node passed on, whose numbers were read. Raises `StoreError`."""
+        self._reports = find_reports(self._store, self._run, self._fence, self._node).reports
+        self._count = max((numbered.number for numbered in self._reports), default=0)
 
     def pass_on(self, at_once: bool = False) -> bool:
         """Put what is new into the store, every few seconds however often this is called; False if it has to wait."""
@@ -96,4 +106,4 @@ class Relay:
     def _pass_on_log(self) -> None:
         size = self._log.stat().st_size if self._log.exists() else 0
         if size != self._log_bytes:
-            self._log_bytes = write_log(self._store, self._run, self._fence, self._log, self._node)
+            self._log_bytes = write_log(self._store, self._run, self._fence, self._log, self._log_name)

@@ -12,6 +12,7 @@ from tasks.cluster.rank_ends import RankEndsAccount, describe_ends_on_nodes
 from tasks.cluster.relay import RELAY_SECONDS
 from training.metrics.reporter import Report
 from training.rank_status import RankStatus
+from training.views.account import all_views
 from training.views.stored import StoredViews
 
 
@@ -48,4 +49,4 @@ def describe_relayed_ends(store: Store, run: str, fence: int) -> RankEndsAccount
     """How the ranks of a job ended, by what the agents of its nodes saw."""
     views, heard = StoredViews(store, run, fence), read_rank_ends(store, run, fence)
     statuses = read_node_statuses(store, run, fence)
-    return describe_ends_on_nodes(heard, statuses, views.all_views(), views.find_out())
+    return describe_ends_on_nodes(heard, statuses, all_views(views), views.find_out())

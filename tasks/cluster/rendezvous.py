@@ -31,7 +31,7 @@ WAITING_CONNECTIONS = 512
 
 def introduce(incarnation: str, node: str, interface: str | None) -> tuple[FirstNode, socket.socket]:
     """This node as the first one: its addresses, the one of the default route first, and a socket that listens."""
-    addresses = _own_addresses(interface)
+    addresses = own_addresses(interface)
     listening = socket.create_server(("", 0), backlog=WAITING_CONNECTIONS)
     port = int(listening.getsockname()[1])
     return FirstNode(incarnation=incarnation, node=node, addresses=addresses, port=port), listening
@@ -160,7 +160,7 @@ class NodeMeeting:
 
     def _own_address(self, connection: socket.socket) -> str:
         interface = self._cluster.interface
-        return str(connection.getsockname()[0]) if interface is None else _own_addresses(interface)[0]
+        return str(connection.getsockname()[0]) if interface is None else own_addresses(interface)[0]
 
     def _found(
         self, index: int, address: str, own: str, nodes: dict[str, Address], listening: socket.socket | None = None
@@ -170,15 +170,18 @@ class NodeMeeting:
             num_nodes=self._num_nodes,
             address=address,
             port=self._first.port,
-            interface=self._cluster.interface or _interface_of(own),
+            interface=self._cluster.interface or name_interface(own),
             listening=listening.fileno() if listening is not None else None,
             nodes=nodes,
+            ear=list(nodes.values())[index],
             segment=self._name,
         )
 
 
-def _own_addresses(interface: str | None) -> list[str]:
-    """IPv4. Loopback only where there is nothing else: then all nodes are this machine."""
+def own_addresses(interface: str | None) -> list[str]:
+    """Of this machine, IPv4, that of the default route first. Raises `ValueError` where it has no such interface.
+
+    Loopback only where there is nothing else: then all nodes are this machine."""
     found = {
         address.address: name
         for name, addresses in psutil.net_if_addrs().items()
@@ -206,7 +209,8 @@ def _address_of_default_route() -> str | None:
         return str(probe.getsockname()[0])
 
 
-def _interface_of(address: str) -> str:
+def name_interface(address: str) -> str:
+    """The interface that has this address of this machine. Raises `ValueError` where none has it."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(own.address == address for own in addresses):
             return name

@@ -43,6 +43,12 @@ class RollCall:
         """This one has left in good order: it answers no more, and is not lost."""
         self._left.add(node)
 
+    def forget(self, node: int) -> None:
+        """Another one has this number from now on."""
+        self._silent_since.pop(node, None)
+        self._ended.discard(node)
+        self._left.discard(node)
+
     def answers(self, node: int) -> bool:
         """Whether it did when it was asked last."""
         return node in self._left or (node not in self._silent_since and node not in self._ended)

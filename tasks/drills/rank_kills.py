@@ -17,7 +17,7 @@ from tasks.supervision.following import RunFollower
 from tasks.text import count_of
 from training.agents.locks import find_holders
 from training.metrics.reporter import Report
-from training.views.account import describe_views
+from training.views.account import all_views, describe_views
 from training.views.folder import ViewFolder
 
 
@@ -80,7 +80,7 @@ class RankKiller:
         assert self._killed is not None
         if fence != self._killed.fence:
             self._note(trained_on=False)
-        elif _has_died(describe_views(ViewFolder(self._run_paths.segment_scratch(fence)).all_views()).totals):
+        elif _has_died(describe_views(all_views(ViewFolder(self._run_paths.segment_scratch(fence)))).totals):
             self._note(trained_on=True)
 
     def _note(self, trained_on: bool) -> None:

@@ -14,8 +14,14 @@ SHORTEST_SAID = 0.1
 
 
 def describe_views(views: Sequence[ViewRecord], totals: ViewTotals | None) -> str | None:
-    """Some sentences; None where no rank died. `views` may leave out some of those that `totals` count."""
-    if totals is None or not totals.num_lost:
+    """Some sentences; None where no rank died and no node came. `views` may leave out some that `totals` count."""
+    if totals is None:
+        return None
+    return " ".join(filter(None, (_describe_deaths(views, totals), *_describe_nodes(views)))) or None
+
+
+def _describe_deaths(views: Sequence[ViewRecord], totals: ViewTotals) -> str | None:
+    if not totals.num_lost:
         return None
     deaths = [view for view in views if view.lost][:MOST_NAMED]
     num_others = totals.num_lost - sum(len(view.lost) for view in deaths)
@@ -44,6 +50,18 @@ def _describe_out(ranks: Sequence[int]) -> str:
     who = f"rank{'s' if len(ranks) > 1 else ''} {listed([str(rank) for rank in ranks], most=len(ranks))}"
     fewer = count_of(len(ranks), "rank")
     return f" {who[0].upper()}{who[1:]} died so often that none was begun again: the rest trained with {fewer} fewer."
+
+
+def _describe_nodes(views: Sequence[ViewRecord]) -> list[str]:
+    """A sentence for each node that came; of many for the first ones."""
+    said, lost = [], set[str]()
+    for view in views:
+        lost |= set(view.lost_nodes)
+        said += [
+            f"Node {node} {'came back' if node in lost else 'joined'} at step {view.step:,}."
+            for node in view.joined_nodes
+        ]
+    return said[:MOST_NAMED]
 
 
 def _describe_death(view: ViewRecord) -> str:

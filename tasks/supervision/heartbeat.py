@@ -16,7 +16,7 @@ from tasks.console.announce import warn
 from tasks.run_paths import RunPaths
 from tasks.supervision.launch import find_folder
 from training.metrics.reporter import Report
-from training.views.account import describe_views
+from training.views.account import all_views, describe_views
 from training.views.folder import ViewFolder
 
 HEARTBEAT_SECONDS = 5.0
@@ -63,7 +63,7 @@ class Heartbeat(BackgroundThread):
             folder = ViewFolder(self._folder)
             count = folder.count_files()
             if count != self._num_files:
-                found = describe_views(folder.all_views(), folder.find_out(), MOST_VIEWS)
+                found = describe_views(all_views(folder), folder.find_out(), MOST_VIEWS)
                 self._num_files = count
                 self._views = {"views": found.records, "view_totals": found.totals}
         return self._views

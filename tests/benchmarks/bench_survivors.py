@@ -31,6 +31,7 @@ from tests.helpers.survivors import dying_often, newest_complete, train_as_far
 from tests.helpers.training import launch, read_log
 from training.agents.locks import find_holders
 from training.spec import SegmentSpec
+from training.views.account import all_views
 from training.views.folder import ViewFolder
 
 NUM_RANKS = 4
@@ -143,7 +144,7 @@ def kill(spec: SegmentSpec, num_kills: int, every: float | None) -> list[float]:
 def find_changes(spec: SegmentSpec) -> list[Change]:
     """When training began, and went on with other ranks; oldest first."""
     views = ViewFolder(spec.scratch_folder)
-    found = [(number, len(view.members), going) for number, (view, going) in enumerate(views.all_views(), 1)]
+    found = [(number, len(view.members), going) for number, (view, going) in enumerate(all_views(views), 1)]
     return [
         Change(views.going_file(number).stat().st_mtime, going.step, num_ranks)
         for number, num_ranks, going in [(0, NUM_RANKS, views.find_going(0)), *found]

@@ -31,6 +31,7 @@ class Nodes:
         self.spec, self.names = spec, tuple(names)
         self._output, self._hosts = output, hosts
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._let_go: list[subprocess.Popen[bytes]] = []
 
     def start(self, name: str) -> None:
         """As a scheduler does: by the environment a node learns which one it is."""
@@ -92,6 +93,18 @@ class Nodes:
     def kill(self, name: str) -> None:
         """SIGKILL for the node's own process, its agent and its ranks."""
         kill_tree(self._processes[name].pid)
+        self._processes[name].wait()
+
+    def end(self) -> None:
+        """SIGKILL for all that is left."""
+        for process in (*self._processes.values(), *self._let_go):
+            kill_tree(process.pid)
+
+    def let_go(self, name: str) -> "subprocess.Popen[bytes]":
+        """The process of a node, which goes on; the name is free to be started again."""
+        process = self._processes.pop(name)
+        self._let_go.append(process)
+        return process
 
     def stop(self, name: str) -> None:
         """SIGTERM, as before a time limit."""
@@ -118,8 +131,7 @@ def running_nodes(
             nodes.start(name)
         yield nodes
     finally:
-        for name in names:
-            nodes.kill(name)
+        nodes.end()
 
 
 def spec_of_nodes(spec: SegmentSpec, scratch: Path, num_nodes: int) -> SegmentSpec:

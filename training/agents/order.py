@@ -21,7 +21,10 @@ class AgentOrder(BaseModel):
     specification: Path
     first_rank: int
     local_size: int
-    world_size: int
+    world_size: int = Field(description="Ranks with which the segment began.")
+    first_life: int = Field(
+        0, description="With which the ranks begin: from 1 on they join others that train, and meet nobody before."
+    )
     meeting: Meeting
     grace_seconds: float
     launched_at: float = Field(description="When the order was given, in seconds since boot.")

@@ -37,9 +37,9 @@ class Succession:
         self._lost: dict[Member, LostMember] = {}
         self._withdrawn: set[Member] = set()
         self._wanted = Wanted()
-        self._lives = dict.fromkeys(self._slots, 0)
+        self._lives = dict.fromkeys(self._slots, order.first_life)
         self._deaths: dict[int, list[float]] = {slot: [] for slot in self._slots}
-        self._to_begin: list[Member] = []
+        self._to_begin = [Member(slot=slot, life=order.first_life) for slot in self._slots]
         self._retired: set[Member] = set()
         self._has_failed = False
 
@@ -76,7 +76,7 @@ class Succession:
     def take_to_begin(self) -> list[Member]:
         """Those that are to be begun now."""
         begun, self._to_begin = self._to_begin, []
-        self._starting |= set(begun)
+        self._starting |= {member for member in begun if member.life > 0}
         return begun
 
     def settle(self) -> None:

@@ -49,9 +49,9 @@ class WatchedRanks:
 
     def run(self) -> None:
         """Returns when the last rank has ended."""
-        for local_rank in range(self._order.local_size):
-            forget_met(self._order.folder, self._order.first_rank + local_rank)
-            self._begin(Member(slot=self._order.first_rank + local_rank, life=0))
+        for member in self._succession.take_to_begin():
+            forget_met(self._order.folder, member.slot)
+            self._begin(member)
         while self._running:
             self._wait()
 

@@ -6,7 +6,7 @@ training went on in it is told of with that one; one that was the last, and in w
 
 import signal
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from storage.runs.run_records import ViewRecord, ViewTotals
 from training.views.view import Going, LostMember, View
@@ -23,6 +23,23 @@ class ViewsAccount(NamedTuple):
 
     records: list[ViewRecord]
     totals: ViewTotals | None
+
+
+class Told(Protocol):
+    """Where views are, and whether training went on in them: a folder, or the store."""
+
+    def find(self, number: int) -> View | None: ...
+
+    def find_going(self, number: int) -> Going | None: ...
+
+
+def all_views(told: Told) -> SeenViews:
+    """All views after the first, oldest first, and whether training went on in them. Raises what `told` raises."""
+    found, number = [], 1
+    while (view := told.find(number)) is not None:
+        found.append((view, told.find_going(number)))
+        number += 1
+    return found
 
 
 def describe_views(seen: SeenViews, stay_out: Collection[int] = (), most: int = MOST_RECORDS) -> ViewsAccount:
@@ -59,7 +76,7 @@ def describe_change(passed: Sequence[View], step: int, seconds: float, stay_out:
     died = [f"rank {one.member.slot} ({_cause_of(one)})" for one in lost]
     joined = [f"rank {member.slot}" for view in passed for member in view.joined]
     parts = [f"{' and '.join(died)} died"] if died else []
-    parts += [f"{' and '.join(joined)} joined"] if joined else []
+    parts += [f"{' and '.join([*joined, *_name_nodes(passed)])} joined"] if joined else []
     number = len(passed[-1].members)
     words = f"{', '.join(parts)}: {number} rank{'s' if number != 1 else ''} train on from step {step:,}"
     out = [OUT.format(rank=one.member.slot) for one in lost if one.member.slot in stay_out]
@@ -76,6 +93,11 @@ def _cause_of(lost: LostMember) -> str:
     if lost.is_silent:
         return "its node is lost"
     return "replaced, after many views" if lost.is_worn else name_signal(lost.signal)
+
+
+def _name_nodes(views: Sequence[View]) -> list[str]:
+    """Those that came with ranks that joined."""
+    return [f"node {view.node}" for view in views if view.node]
 
 
 def _list_records(seen: SeenViews) -> list[ViewRecord]:
@@ -106,6 +128,8 @@ def _describe(views: Sequence[View], going: Going) -> ViewRecord:
         lost=[lost.member.slot for view in views for lost in view.lost],
         causes=[_cause_of(lost) for view in views for lost in view.lost],
         joined=[member.slot for view in views for member in view.joined],
+        lost_nodes=sorted({lost.node for view in views for lost in view.lost if lost.node}),
+        joined_nodes=[view.node for view in views if view.node],
         num_ranks=len(views[-1].members),
         seconds=going.seconds,
     )

@@ -27,7 +27,7 @@ class Question(BaseModel):
     """Of a segment, by its name, and a view of it.
 
     look: this view may be committed, or should be. here: whether somebody answers. meeting: on which port the members
-    of the view meet. left: the node that says it has left in good order.
+    of the view meet. left: the node that says it has left in good order, and the claim with which it came.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -36,6 +36,7 @@ class Question(BaseModel):
     asks: Asks
     view: int = 0
     node: int = -1
+    claim: int = 0
 
 
 class Answer(BaseModel):

@@ -122,14 +122,6 @@ class ViewFolder:
         except (OSError, ValidationError):
             return None
 
-    def all_views(self) -> list[tuple[View, Going | None]]:
-        """All views after the first, oldest first, and whether training went on in them."""
-        found, number = [], 1
-        while (view := self.find(number)) is not None:
-            found.append((view, self.find_going(number)))
-            number += 1
-        return found
-
     def _file(self, number: int) -> Path:
         return self._path / f"{number:06d}.json"
 

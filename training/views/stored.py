@@ -55,14 +55,6 @@ class StoredViews:
         except (ObjectMissingError, ValidationError):
             return None
 
-    def all_views(self) -> list[tuple[View, Going | None]]:
-        """All views after the first, oldest first, and whether training went on in them."""
-        found, number = [], 1
-        while (view := self.find(number)) is not None:
-            found.append((view, self.find_going(number)))
-            number += 1
-        return found
-
     def say_out(self, slot: int) -> None:
         """Note that no rank is begun in place of this one."""
         self._put(f"{self._folder}/{OUT}{slot:04d}", "")

@@ -30,6 +30,7 @@ class LostMember(BaseModel):
     signal: int
     is_worn: bool = Field(False, description="Its agent ended it, to have another one in its place.")
     is_silent: bool = Field(False, description="Nobody saw it end: its whole node is lost, or cut off.")
+    node: str = Field("", description="The name of the node that is lost.")
 
 
 class View(BaseModel):
@@ -41,6 +42,7 @@ class View(BaseModel):
     members: list[Member] = Field(description="By their slots.")
     lost: list[LostMember] = Field([], description="Since the view before.")
     joined: list[Member] = Field([], description="Since the view before.")
+    node: str = Field("", description="The name of the node that came with those that joined.")
     committed_at: float = Field(
         description="In seconds since boot of the machine that reads it: of a view that lost members, when that was "
         "seen."
@@ -65,6 +67,7 @@ class Wanted(BaseModel):
     lost: list[LostMember] = []
     joining: list[Member] = []
     withdrawn: list[Member] = []
+    node: str = Field("", description="The name of the node that comes with those that join.")
     since: float = Field(0.0, description="When the first of it came up, in seconds since boot.")
 
 
@@ -92,6 +95,7 @@ def next_view(
         members=members,
         lost=lost,
         joined=joined,
+        node=wanted.node if joined else "",
         committed_at=wanted.since,
         meeting=meeting_of(members[0]),
     )

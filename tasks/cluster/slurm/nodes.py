@@ -66,7 +66,7 @@ class SegmentNodes:
     @property
     def have_left(self) -> bool:
         """Whether all have, in a job that Slurm does not end by itself, since it waits for those that are lost."""
-        is_short = self._is_part_of_job or bool(self._names("lost"))
+        is_short = self._is_part_of_job or bool(self._names("lost", "joined"))
         return is_short and bool(self._ends) and not self._missing and not self._names("idle")
 
     def describe_lost(self) -> str | None:
@@ -80,7 +80,8 @@ class SegmentNodes:
     @property
     def _missing(self) -> list[str]:
         """Those that are there, and have not come to their end."""
-        return [name for name in self._nodes or [] if name in self._listed and name not in self._ends]
+        ended = {name for name, end in self._ends.items() if end.how != "joined"}
+        return [name for name in self._nodes or [] if name in self._listed and name not in ended]
 
     def _find_gone(self) -> list[str]:
         """Those that Slurm has taken out of the job, and that the others did not go on without."""
@@ -91,7 +92,7 @@ class SegmentNodes:
 
     def _write_lost(self, names: list[str]) -> None:
         for name in names:
-            if name not in self._ends:
+            if name not in self._ends or self._ends[name].how == "joined":
                 self._ends[name] = NodeEnd(job=self._name, node=name, how="lost")
                 write_node_end(self._store, self._run, self._fence, self._ends[name])
 

@@ -13,6 +13,7 @@ from training.agents import succession
 from training.agents.order import AgentOrder
 from training.agents.succession import Succession
 from training.meeting import Address, Meeting
+from training.views.account import all_views
 from training.views.ear import Answer, Ear, Question, ask, tell
 from training.views.folder import ViewFolder
 from training.views.stored import MirroredViews, StoredViews
@@ -56,6 +57,7 @@ def agent(folder: ViewFolder, tmp_path: Path) -> Succession:
         launched_at=0.0,
     )
     made = Succession(order)
+    assert made.take_to_begin() == [member(2), member(3)]
     folder.say_going(0, Going(step=0, seconds=0.0))
     return made
 
@@ -137,6 +139,35 @@ def test_of_worn_ranks_on_several_nodes_the_first_one_of_all_is_replaced_first(
     assert agent.find_worn() == member(2)
 
 
+def test_of_a_node_that_came_later_all_ranks_join_the_others(folder: ViewFolder, tmp_path: Path) -> None:
+    order = AgentOrder(
+        specification=tmp_path / "segment.json",
+        first_rank=2 * RANKS,
+        first_life=1_000_000,
+        local_size=RANKS,
+        world_size=2 * RANKS,
+        meeting=Meeting(address=HERE, port=1),
+        grace_seconds=1.0,
+        launched_at=0.0,
+    )
+    agent = Succession(order)
+    own = [member(slot, 1_000_000) for slot in (4, 5)]
+    assert agent.take_to_begin() == own and agent.is_under_way
+    folder.say_going(0, Going(step=0, seconds=0.0))
+    for one in own:
+        assert agent.can_do_without(one, None)  # what becomes of it is not the others' concern yet
+        assert not agent.has_been_in(one)
+        folder.say_ready(one)
+    agent.settle()
+    assert folder.find_wanted().joining == own
+    folder.commit(view_of(1, *(member(slot) for slot in range(4)), *own))
+    agent.settle()
+    assert not agent.is_under_way and agent.has_been_in(own[0])
+    agent.go_on_without([lost(5, 1_000_000)])
+    assert agent.take_to_begin() == [member(5, 1_000_001)]
+    assert order.world_of(1, 1_000_000).rank == -1 and order.world_of(1, 1_000_000).slot == 5
+
+
 def test_what_is_stored_is_how_old_a_view_was_and_each_reader_counts_by_its_own_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +186,7 @@ def test_what_is_stored_is_how_old_a_view_was_and_each_reader_counts_by_its_own_
     assert mirrored.find(1) == view == folder.find(1)
     stored.say_going(1, Going(step=3, seconds=0.5))
     stored.say_going(1, Going(step=4, seconds=0.75))
-    assert [going for _, going in stored.all_views()] == [Going(step=3, seconds=0.5)]
+    assert [going for _, going in all_views(stored)] == [Going(step=3, seconds=0.5)]
 
 
 def test_a_rank_s_place_on_its_machine_follows_from_who_is_there(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from training.meeting import Meeting
 from training.rank_status import rank_status_file
 from training.views.account import (
     MOST_RECORDS,
+    all_views,
     describe_change,
     describe_views,
     find_survived,
@@ -61,6 +62,7 @@ def order(tmp_path: Path) -> AgentOrder:
 def ranks(order: AgentOrder, folder: ViewFolder) -> Succession:
     """Those of an order whose training has begun."""
     made = Succession(order)
+    made.take_to_begin()
     folder.say_going(0, Going(step=0, seconds=0.0))
     return made
 
@@ -220,14 +222,14 @@ def test_who_has_been_in_many_views_is_replaced_and_that_is_no_death_of_its_own(
 
 def test_told_is_of_views_in_which_training_went_on_and_of_no_other(folder: ViewFolder) -> None:
     folder.say_going(0, Going(step=5, seconds=0.0))
-    assert (describe_views(folder.all_views()), find_survived(folder.all_views())) == (([], None), set())
+    assert (describe_views(all_views(folder)), find_survived(all_views(folder))) == (([], None), set())
     folder.commit(view_of(1, member(0), member(2)).model_copy(update={"lost": [lost(1)]}))
     folder.commit(view_of(2, member(0)).model_copy(update={"lost": [lost(2, signal=SIGSEGV)]}))
     folder.commit(view_of(3, member(0), member(1, 1)).model_copy(update={"joined": [member(1, 1)]}))
     folder.commit(view_of(4, member(1, 1)).model_copy(update={"lost": [lost(0)]}))
     folder.say_going(2, Going(step=7, seconds=0.25))
     folder.say_going(3, Going(step=9, seconds=0.5))
-    seen = folder.all_views()
+    seen = all_views(folder)
     assert find_survived(seen) == {(1, 101), (2, 102)}
     assert describe_views(seen) == (
         [
@@ -246,7 +248,7 @@ def test_of_many_views_the_first_and_the_last_are_told_of_and_all_are_counted(
     for step in steps:
         folder.commit(view_of(step, member(0)).model_copy(update={"lost": [lost(1)]}))
         folder.say_going(step, Going(step=step, seconds=step / 10))
-    records, totals = describe_views(folder.all_views())
+    records, totals = describe_views(all_views(folder))
     found = [record.step for record in records]
     assert found == (steps if num_views <= 2 * MOST_RECORDS else steps[:MOST_RECORDS] + steps[-MOST_RECORDS:])
     if num_views == 0:
@@ -268,7 +270,7 @@ def test_who_is_not_begun_again_is_told_of_where_its_last_death_is(folder: ViewF
     )
     folder.commit(view)
     folder.say_going(1, Going(step=7, seconds=0.1))
-    totals = describe_views(folder.all_views(), folder.find_out()).totals
+    totals = describe_views(all_views(folder), folder.find_out()).totals
     assert totals is not None and totals.stay_out == [1, 2]
     folder.create()
     assert folder.find_out() == []

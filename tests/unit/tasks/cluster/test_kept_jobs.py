@@ -263,3 +263,15 @@ def test_only_after_a_segment_that_was_lost_nodes_wait(node: Idle, outcome: str,
     node.requests.is_stop = True
     assert not may_wait_idle(node.store, node.order, node.requests)
     assert not may_wait_idle(node.store, node.order.model_copy(update={"keep_seconds": 0}), Requests())
+
+
+def test_a_node_that_was_lost_and_came_back_is_there_whether_slurm_still_lists_it_or_not(job: Job) -> None:
+    job.end(n3="lost")
+    job.end(n3="joined")
+    job.end(n1="left", n2="left")
+    nodes = job.look()
+    assert not nodes.have_left and not nodes.must_be_killed(is_wanted=False) and nodes.describe_lost() is None
+    job.held = "n1 n2"
+    nodes = job.look()
+    assert nodes.have_left and not nodes.must_be_killed(is_wanted=False)
+    assert job.ends() == {"n1": "left", "n2": "left", "n3": "joined"}

@@ -13,6 +13,7 @@ from storage.runs.segments import OutcomeRecord, write_outcome
 from tasks.cluster.node_views import NodeViews, name_segment
 from tasks.cluster.orders import read_node_ends
 from tasks.cluster.roll_call import RollCall
+from tasks.cluster.roster import NodePlace, Roster
 from tasks.configuration.cluster import ClusterConfig
 from tests.helpers.commands import wait_until
 from tests.helpers.finished_runs import dataset_of
@@ -102,7 +103,9 @@ def nodes(request: pytest.FixtureRequest, store: CountingStore, tmp_path: Path) 
     with ExitStack() as stack:
         for index, node in enumerate(made):
             stack.enter_context(closing(node.views))
-            node.views.begin(addresses, index)
+            roster = Roster(store, RUN, FENCE, RANKS)
+            roster.begin(addresses)
+            node.views.begin(node.spec, roster, roster.places[index])
             node.folder.say_going(0, Going(step=0, seconds=0.0))
         yield made
 
@@ -263,3 +266,63 @@ def test_who_is_silent_is_lost_after_a_while_and_after_a_longer_one_where_it_is_
     assert 3 in roll_call.find_lost(range(4))
     roll_call.note_left(3)
     assert 3 not in roll_call.find_lost(range(4)) and roll_call.answers(3)
+
+
+def joining(store: LocalStore, folder: Path, name: str, cluster: ClusterConfig) -> tuple[OneNode, NodePlace]:
+    """A node that comes to the segment of the three, and its place."""
+    node = OneNode(store, folder, name, cluster)
+    roster = Roster(store, RUN, FENCE, RANKS)
+    assert roster.find()
+    newest = Decisions(StoredViews(store, RUN, FENCE), first_view(3 * RANKS, 0.0))
+    newest.read()
+    place = roster.claim(name, node.address, lambda: newest.newest, lambda ear: False)
+    scratch = Path(f"{node.spec.scratch}~{place.claim}")
+    scratch.mkdir()
+    node.folder = ViewFolder(scratch)
+    node.views.begin(node.spec.model_copy(update={"scratch": str(scratch)}), roster, place)
+    return node, place
+
+
+@pytest.mark.parametrize("is_missed", [True, False], ids=["after it was missed", "before it is missed"])
+def test_a_node_that_is_started_again_is_taken_in_and_its_earlier_process_leaves(
+    nodes: list[OneNode], store: CountingStore, tmp_path: Path, is_missed: bool
+) -> None:
+    met = Roster(store, RUN, FENCE, RANKS)
+    met.begin({node.name: node.address for node in nodes})
+    met.put()
+    if is_missed:
+        nodes[2].views.close()
+        nodes[0].look(1)
+        nodes[1].waits_for(1)
+    cluster = ClusterConfig(kind="slurm", nodes=3, silent_seconds=SILENT_SECONDS, min_nodes=2)
+    again, place = joining(store, tmp_path, "n3", cluster)
+    with closing(again.views):
+        first = nodes[0].waits_for(1)
+        assert [one.slot for one in first.members] == [0, 1, 2, 3]
+        assert {one.node for one in first.lost} == {"n3"} and all(one.is_silent for one in first.lost)
+        assert is_missed or wait_until(lambda: nodes[2].views.is_left_out)
+        assert not again.views.is_left_out and not again.views.has_joined
+        new = [member(slot, place.first_life) for slot in (4, 5)]
+        again.want(Wanted(joining=new))
+        for node in (nodes[0], nodes[1], again):
+            view = node.waits_for(2)
+            assert view.members == [*first.members, *new] and view.node == "n3"
+        assert wait_until(lambda: again.views.has_joined)
+        ends = read_node_ends(store, RUN, FENCE)
+        assert [(end.node, end.how) for end in ends] == [("n3", "joined")]
+        # From here on it is asked, and missed, at its new address.
+        again.views.close()
+        nodes[0].look(3)
+        assert [one.slot for one in nodes[1].waits_for(3).members] == [0, 1, 2, 3]
+
+
+def test_a_node_that_others_went_on_without_commits_nothing_more(nodes: list[OneNode], store: CountingStore) -> None:
+    gone = [LostMember(member=member(slot), pid=0, signal=0, is_silent=True) for slot in (2, 3)]
+    members = [member(slot) for slot in (0, 1, 4, 5)]
+    stored = StoredViews(store, RUN, FENCE)
+    stored.commit(View(number=1, members=members, lost=gone, committed_at=0.0))
+    nodes[1].look(1)
+    assert wait_until(lambda: nodes[1].views.is_left_out)
+    nodes[1].want(lost(0))
+    nodes[1].views.close()
+    assert stored.find(2) is None

@@ -28,6 +28,16 @@ def test_who_died_at_which_step_and_for_how_long_the_others_paused_is_said() -> 
     )
 
 
+def test_a_node_that_was_lost_came_back_and_another_one_joined() -> None:
+    lost = ViewRecord(step=7, lost=[2], causes=["its node is lost"], lost_nodes=["n2"], num_ranks=2, seconds=0.2)
+    back = ViewRecord(step=1_250, joined=[2], joined_nodes=["n2"], num_ranks=3, seconds=0.3)
+    more = ViewRecord(step=1_300, joined=[3], joined_nodes=["n4"], num_ranks=4, seconds=0.3)
+    words = describe_views([lost, back, more], totals(1, 2))
+    assert words is not None and "rank 2 (its node is lost) at step 7" in words
+    assert words.endswith(" Node n2 came back at step 1,250. Node n4 joined at step 1,300.")
+    assert describe_views([more], totals(0, 1)) == "Node n4 joined at step 1,300."
+
+
 def test_of_many_deaths_the_first_are_named_and_all_are_counted() -> None:
     words = describe_views([died(1, step) for step in range(1, 200)], totals(2_001))
     assert words is not None and words.startswith("2,001 ranks died")

@@ -25,7 +25,10 @@ def go_on_without(segment: Segment, error: RuntimeError) -> None:
 
 
 def go_over(segment: Segment) -> None:
-    """Leave the present view together with all its members, at a step boundary, for the newer one that they know of."""
+    """Leave the present view together with all its members, at a step boundary, for the newer one that they know of.
+
+    A rank that leaves with its node is in no view after that.
+    """
     error = LostPeerError("A newer view of the ranks was committed, and it did not come about.")
     if (lost := _enter_next(segment, error)) is not None:
         go_on_without(segment, lost)
@@ -43,6 +46,8 @@ def _enter_next(segment: Segment, error: RuntimeError, **limit: None) -> Runtime
     """None if all members have one state now; else what this rank met when one was lost again. Raises `error`."""
     try:
         if segment.membership.enter_next(**limit) is None:
+            if segment.membership.is_leaving:
+                return None
             raise error
         take_over(segment)
     except CannotGoOnError as reason:

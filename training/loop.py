@@ -39,7 +39,7 @@ def train(segment: Segment) -> StopReason:
 def _train_in_view(segment: Segment) -> StopReason:
     """Train with the ranks that there are. Raises `RuntimeError` when one of them is gone."""
     state, config = segment.state, segment.spec.train
-    while True:
+    while segment.world.is_member:
         if _validation_is_due(segment):
             _validate(segment)
         is_complete = _is_at_end(segment)
@@ -62,6 +62,7 @@ def _train_in_view(segment: Segment) -> StopReason:
             state.curve.collect(state.step)  # what went wrong before counts first, whenever it is looked at
             raise segment.trainer.optimization.exhausted(state.step)
         segment.reporter.stepped(state.step, state.curve.last, batch.num_tokens, len(batch.microbatches))
+    return StopReason.PREEMPTED  # this rank left with its node; the others go on, and say how the segment ends
 
 
 def _is_at_end(segment: Segment) -> bool:

@@ -20,8 +20,8 @@ class ViewRecord(Record):
     """That training went on in the same segment with other ranks than before."""
 
     step: int = Field(description="Steps made before; the next one is made by the others.")
-    lost: list[int] = Field([], description="The ranks that died.")
-    causes: list[str] = Field([], description="What ended each of them, such as SIGKILL.")
+    lost: list[int] = Field([], description="The ranks that died, or left with their node.")
+    causes: list[str] = Field([], description="What ended each of them, such as SIGKILL, or why it left.")
     joined: list[int] = Field([], description="The ranks that were begun anew and joined the others.")
     lost_nodes: list[str] = Field([], description="The nodes of a cluster that were lost, with all their ranks.")
     joined_nodes: list[str] = Field([], description="The nodes that came, or came back, with ranks that joined.")
@@ -33,7 +33,7 @@ class ViewTotals(Record):
     """What all views of a segment come to, also those that its list leaves out."""
 
     num_views: int
-    num_lost: int = Field(description="Deaths after which the others went on.")
+    num_lost: int = Field(description="Ranks that died, or left, after which the others went on.")
     num_joined: int
     longest_seconds: float = Field(description="The longest pause after a death.")
     stay_out: list[int] = Field([], description="Ranks that died so often that none was begun in their place.")

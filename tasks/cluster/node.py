@@ -29,7 +29,16 @@ from tasks.cluster.idle_nodes import may_wait_idle, wait_idle
 from tasks.cluster.joining import Joining
 from tasks.cluster.node_identity import NodeIdentity, read_identity
 from tasks.cluster.node_views import NodeViews, name_segment
-from tasks.cluster.orders import FirstNode, JobOrder, NodeEnd, elect_first_node, load_order, write_node_end
+from tasks.cluster.orders import (
+    FirstNode,
+    JobOrder,
+    NodeEnd,
+    NodeStatuses,
+    elect_first_node,
+    load_order,
+    write_node_end,
+    write_node_statuses,
+)
 from tasks.cluster.own_folders import require_own_folder, why_not_own
 from tasks.cluster.processes import POLL_SECONDS
 from tasks.cluster.ranks import Ranks, Rendezvous
@@ -37,6 +46,9 @@ from tasks.cluster.relay import Relay
 from tasks.cluster.rendezvous import NodeMeeting, introduce
 from tasks.cluster.requests import Requests
 from tasks.cluster.roster import NodePlace, Roster
+from tasks.preemption.signals import StopRequest
+from tasks.preemption.sources import open_sources
+from tasks.preemption.watch import watching
 from training.agents.locks import require_locks
 from training.model_configuration import ModuleConfig
 
@@ -64,6 +76,7 @@ class Node:
         self._look_at_lease = time.monotonic() + LEASE_SECONDS
         self._is_lease_lost = threading.Event()
         self._trouble: Exception | None = None
+        self._notice = StopRequest()
 
     @property
     def is_outside(self) -> bool:
@@ -108,8 +121,10 @@ class Node:
         finally:
             self._views.close()
             self._pass_on_the_rest(relay)
+            if self._views.has_left:
+                self._have_nobody_wait()
             shutil.rmtree(self._spec.scratch_folder, ignore_errors=True)
-        return not self._views.is_left_out
+        return not (self._views.is_left_out or self._views.has_left)
 
     def _claim(self) -> NodePlace:
         """A place among the nodes of a segment under way. Raises as `Joining.claim`."""
@@ -167,9 +182,17 @@ class Node:
         return self._order.cluster.silent_seconds is not None and self._spec.train.sum == "exact"
 
     def _work(self, rendezvous: Rendezvous | None, relay: Relay) -> None:
-        with self._talking_to_the_store(relay), Ranks(self._spec, self._order.grace_seconds, rendezvous) as ranks:
+        sources = open_sources(self._order.notices)
+        with (
+            self._talking_to_the_store(relay),
+            watching(sources, self._notice, print),
+            Ranks(self._spec, self._order.grace_seconds, rendezvous) as ranks,
+        ):
             while ranks.is_running(POLL_SECONDS):
-                if self._requests.is_stop or self._views.must_leave:
+                self._requests.is_stop |= self._notice.is_made
+                if self._requests.is_stop:
+                    self._views.leave()
+                if self._views.must_stop or self._views.must_leave:
                     ranks.stop()
                 if self._joining is not None and self.is_outside:
                     self._joining.require_patience("they did not train together with its ranks")
@@ -219,6 +242,14 @@ class Node:
             return False
         lease = head.state.lease if head is not None else None
         return head is not None and (lease is None or lease.fence != self._spec.fence)
+
+    def _have_nobody_wait(self) -> None:
+        """For who supervises the job: what ranks said last that have left is no sign that they stand still."""
+        try:
+            no_ranks = NodeStatuses(ranks=[])
+            write_node_statuses(self._store, self._spec.run, self._spec.fence, self._identity.node, no_ranks)
+        except StoreError as error:
+            print(f"The store did not take that the ranks of this node have left: {error}", flush=True)
 
     def _pass_on_the_rest(self, relay: Relay) -> None:
         for _ in range(LAST_PUTS):

@@ -18,6 +18,7 @@ from typing import Literal
 from storage.errors import StoreError
 from storage.objects.store import Store
 from storage.runs.segments import find_outcome
+from tasks.cluster.leaving import Leaving, Way
 from tasks.cluster.orders import NodeEnd, NodeStatuses, write_node_end, write_node_statuses
 from tasks.cluster.roll_call import WHERE_FEW_ANSWER, RollCall
 from tasks.cluster.roster import NodePlace, Roster, claim_of
@@ -71,12 +72,25 @@ class NodeViews:
         self._is_left_alone = False  # the segment is over, and the others have left
         self._has_come = False  # the others were told that this node came later
         self.has_joined = False  # the others have had a view with ranks of this node, which came later
+        self._leaving = Leaving(self._may_go_on_with)
         self._ear = Ear(name_segment(spec), self._answer)
 
     @property
     def must_leave(self) -> bool:
         """Whether the ranks of this node are to end: there is nobody to train with."""
         return self.is_left_out or self._is_left_alone
+
+    @property
+    def must_stop(self) -> bool:
+        """Whether the ranks of this node are to stop, and so all are to save and leave, since it was asked to."""
+        is_together = not (self._threads and self._is_member) or self._way_to_leave() is Way.TOGETHER
+        return self._leaving.is_asked and is_together
+
+    @property
+    def has_left(self) -> bool:
+        """Whether this node was asked to leave, and the others go on without it."""
+        is_alone = self._threads and self._is_member and self._way_to_leave() is Way.ALONE
+        return bool(is_alone) and not self._has_members
 
     @property
     def port(self) -> int:
@@ -104,6 +118,15 @@ class NodeViews:
         for thread in self._threads:
             thread.start()
 
+    def leave(self) -> None:
+        """Have this node leave, alone or together with the others; however often it is asked to, it leaves once."""
+        if self._leaving.is_asked:
+            return
+        self._leaving.ask()
+        if self._threads:
+            self._tell_others("leaving")
+            self._is_told.set()
+
     def close(self) -> None:
         """Commit what the agent wanted last. Whoever asks afterwards finds that this node's ranks have ended."""
         self._is_over.set()
@@ -118,8 +141,8 @@ class NodeViews:
         """In a thread of the ear's."""
         if question.asks == "look":
             self._have_look_for(question.view)
-        elif question.asks == "left" and self._has_place(question.node, question.claim):
-            self._roll_call.note_left(question.node)
+        elif question.asks in ("leaving", "left") and self._has_place(question.node, question.claim):
+            (self._leaving.note if question.asks == "leaving" else self._roll_call.note_left)(question.node)
         port = self._folder.find_port(question.view) if question.asks == "meeting" else None
         return Answer(port=port, is_deciding=self._is_deciding(), is_hopeless=self._is_hopeless)
 
@@ -167,7 +190,7 @@ class NodeViews:
         """None: until somebody tells."""
         if self._trouble_since is not None:
             return RETRY_SECONDS
-        if self._is_looking:
+        if self._is_looking or (self._leaving.is_asked and self._has_members):
             return SECONDS_BETWEEN_LOOKS
         return None if self._is_settled else MISSING_SECONDS
 
@@ -192,6 +215,8 @@ class NodeViews:
             self._come()
         self._settle(self._folder.find_wanted())
         self._look_for_lost()
+        if self._way_to_leave() is Way.ALONE and self._has_members:
+            self._leave_alone()
         self._note_going()
         self._note_out()
         self._look_for_the_end()
@@ -200,6 +225,7 @@ class NodeViews:
         """Which nodes came since the last look; one of them may be another process of this node."""
         for place in self._roster.read():
             self._roll_call.forget(place.index)
+            self._leaving.forget(place.index)
             if place.index == self._me.index and place.claim > self._me.claim:
                 print(f"Node {place.node} has the number of this one by a newer claim: this one leaves.", flush=True)
                 self.is_left_out = True
@@ -272,6 +298,22 @@ class NodeViews:
 
     def _write_end(self, how: Literal["lost", "joined"], node: str) -> None:
         write_node_end(self._store, self._spec.run, self._spec.fence, NodeEnd(job=self._job, node=node, how=how))
+
+    def _way_to_leave(self) -> Way:
+        return self._leaving.decide(self._me.index, self._nodes_of(self._decisions.newest))
+
+    @property
+    def _has_members(self) -> bool:
+        """Whether ranks of this node are in the newest view."""
+        return any(self._is_ours(member) for member in self._decisions.newest.members)
+
+    def _leave_alone(self) -> None:
+        """Have the others go on without the ranks of this node, which leave at the next boundary."""
+        own = [member for member in self._decisions.newest.members if self._is_ours(member)]
+        lost = [LostMember(member=member, pid=0, signal=0, is_leaving=True, node=self._me.node) for member in own]
+        self._settle(Wanted(lost=lost, since=_now()))
+        if not self._has_members:
+            print("Asked to stop: the others train on without this node.", flush=True)
 
     def _nodes_of(self, view: View) -> set[int]:
         return {self._roster.index_of(member) for member in view.members}

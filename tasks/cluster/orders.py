@@ -14,6 +14,7 @@ from storage.errors import ObjectExistsError, ObjectMissingError
 from storage.objects.store import Store
 from storage.runs.segments import segment_path
 from tasks.configuration.cluster import ClusterConfig
+from tasks.configuration.notices import NoticesConfig
 from training.agents.ends import RankEnds
 from training.configuration import ConfigModel
 from training.metrics.reporter import Report
@@ -32,6 +33,7 @@ class JobOrder(ConfigModel):
     cluster: ClusterConfig
     grace_seconds: float
     private_folder: str | None = Field(None, description="Of its scratch, where that is below the system's.")
+    notices: NoticesConfig = Field(NoticesConfig(), description="Whose notices each node looks for.")
     keep_seconds: float = Field(
         0, description="For so long nodes whose segment was lost wait for the run's next one in their job."
     )

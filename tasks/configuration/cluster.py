@@ -99,8 +99,9 @@ class ClusterConfig(ConfigModel):
         gt=0,
         description="A machine that does not answer the others for so many seconds is lost, and these train on without "
         "it in the same segment, if min_nodes of them are left; where those that do not answer are half of them or "
-        "more, after five times as long. One that answers is never lost, however slow its ranks are. Default: a "
-        "machine that is lost ends the segment.",
+        "more, after five times as long. One that answers is never lost, however slow its ranks are. A machine that "
+        "is asked to stop leaves alone, too, if min_nodes are left. Default: one that is lost, or asked to stop, ends "
+        "the segment.",
     )
     keep_seconds: float = Field(
         300,

@@ -14,15 +14,16 @@ Cloud = Literal["aws", "gcp", "azure"]
 
 
 class NoticesConfig(ConfigModel):
-    """Who is asked every 2 s, while ranks run, whether this machine is about to be taken away.
+    """Who is asked every 2 s, while ranks run, whether a machine is about to be taken away.
 
     The ranks then finish their step, save and leave. SIGTERM, Ctrl-C, SIGUSR1 and SIGUSR2 need no setting.
     """
 
     clouds: list[Cloud] = Field(
         [],
-        description="Clouds whose metadata service is asked on the machine where the command runs: aws, gcp, azure. "
-        "Default: none, since on a machine that is not in the cloud another machine may have the service's address.",
+        description="Clouds whose metadata service is asked on the machine where the command runs, and on each node of "
+        "a cluster's job: aws, gcp, azure. Default: none, since on a machine that is not in the cloud another machine "
+        "may have the service's address.",
     )
     file: str | None = Field(
         None,

@@ -112,6 +112,7 @@ def _order(config: RunConfig, run_paths: RunPaths, spec: SegmentSpec) -> JobOrde
         cluster=config.cluster,
         grace_seconds=config.segment.grace_seconds,
         private_folder=private_folder,
+        notices=config.notices,
         # A pod that fails ends its JobSet, and an evaluation is short.
         keep_seconds=config.cluster.keep_seconds if config.cluster.kind == "slurm" and spec.work == "train" else 0,
     )

@@ -15,6 +15,7 @@ from storage.objects.local_store import LocalStore
 from tasks.cluster.orders import JobOrder, write_order
 from tasks.cluster.processes import POLL_SECONDS, environment_of_installation, kill_tree
 from tasks.configuration.cluster import ClusterConfig
+from tasks.configuration.notices import NoticesConfig
 from tests.helpers.hosts import Hosts
 from training.agents.locks import LockHolder, find_holders
 from training.spec import SegmentSpec
@@ -116,14 +117,21 @@ class Nodes:
 
 @contextmanager
 def running_nodes(
-    spec: SegmentSpec, store: LocalStore, names: Sequence[str], output: Path, hosts: Hosts | None = None, **own: Any
+    spec: SegmentSpec,
+    store: LocalStore,
+    names: Sequence[str],
+    output: Path,
+    hosts: Hosts | None = None,
+    notices: NoticesConfig | None = None,
+    **own: Any,
 ) -> Iterator[Nodes]:
     """The nodes of these names at work for a segment, with `train.ranks` ranks each, until the block ends.
 
-    On these `hosts`, where there are some. `own` are fields of `[cluster]`.
+    On these `hosts`, where there are some. Each looks for these `notices`. `own` are fields of `[cluster]`.
     """
     cluster = ClusterConfig(kind="slurm", nodes=len(names), **own)
-    write_order(store, JobOrder(segment=spec, cluster=cluster, grace_seconds=60))
+    notices = notices or NoticesConfig()
+    write_order(store, JobOrder(segment=spec, cluster=cluster, grace_seconds=60, notices=notices))
     output.mkdir(exist_ok=True)
     nodes = Nodes(spec, names, output, hosts)
     try:

@@ -19,6 +19,7 @@ from storage.runs.run_records import ViewRecord
 from storage.runs.segments import OutcomeRecord, find_outcome
 from tasks.cluster.orders import read_node_ends
 from tasks.cluster.relayed import Relayed, describe_relayed_ends
+from tasks.configuration.notices import NoticesConfig
 from tests.helpers import hosts as hosts_module
 from tests.helpers.elastic_runs import Runs, require_the_same
 from tests.helpers.fault_plans import FaultPlan, StepFault
@@ -193,6 +194,53 @@ def test_a_host_that_is_cut_off_and_reaches_the_store_leaves_while_the_others_tr
     assert "restore" not in outcome.phases
     found = runs.checkpoints_of(made)
     assert max(found) == outcome.last_step
+    expected = train_as_far(found[max(found)], runs, **MANY_STEPS)
+    for step in found:
+        require_the_same(found[step], expected[step], runs)
+
+
+def test_a_node_that_is_asked_to_stop_leaves_alone_while_enough_others_stay(runs: Runs, tmp_path: Path) -> None:
+    made = spec_of_nodes(runs.next_spec(3, **MANY_STEPS), tmp_path / "scratch", 3)
+    names = ("n1", "n2", "n3")
+    with running_nodes(made, runs.store, names, tmp_path / "output", min_nodes=2, silent_seconds=120) as nodes:
+        nodes.wait_until(lambda: newest_complete(nodes.views("n1"), 3) == 0)
+        first, second, third = sorted(names, key=lambda name: nodes.ranks(name)[0].rank or 0)
+        left = nodes.views(second)
+        nodes.stop(first)
+        nodes.wait_until(lambda: nodes.exit_code(first) is not None)
+        assert nodes.exit_code(first) == 0, nodes.read_output()
+        nodes.wait_until(lambda: newest_complete(left, 2) is not None)
+        assert find_outcome(runs.store, made.run, made.fence) is None, nodes.read_output()
+        saved = max(runs.checkpoints_of(made), default=0)
+        nodes.wait_until(lambda: max(runs.checkpoints_of(made), default=0) >= saved + 20)
+        assert nodes.exit_code(second) is None and nodes.exit_code(third) is None, nodes.read_output()
+        nodes.stop(third)  # one alone would be fewer than min_nodes
+        assert set(nodes.wait().values()) == {0}, nodes.read_output()
+        outcome = outcome_of(nodes, runs)
+    (view,) = outcome.views
+    assert (outcome.outcome, view.lost, view.num_ranks) == ("preempted", [0], 2), nodes.read_output()
+    assert view.causes == ["its node was asked to leave"] and "Traceback" not in nodes.read_output()
+    assert "restore" not in outcome.phases
+    found = runs.checkpoints_of(made)
+    assert max(found) == outcome.last_step
+    expected = train_as_far(found[max(found)], runs, **MANY_STEPS)
+    for step in found:
+        require_the_same(found[step], expected[step], runs)
+
+
+def test_all_nodes_get_a_notice_one_after_the_other_and_nothing_is_lost(runs: Runs, tmp_path: Path) -> None:
+    made = spec_of_nodes(runs.next_spec(3, **MANY_STEPS), tmp_path / "scratch", 3)
+    notice, names = tmp_path / "notice", ("n1", "n2", "n3")
+    announced = NoticesConfig(file=str(notice))
+    with running_nodes(made, runs.store, names, tmp_path / "output", notices=announced, **WITHOUT_A_NODE) as nodes:
+        nodes.wait_until(lambda: newest_complete(nodes.views("n1"), 3) == 0)
+        notice.write_text("this machine is taken away\n")  # each looks for it every two seconds, at moments of its own
+        assert set(nodes.wait().values()) == {0}, nodes.read_output()
+        outcome = outcome_of(nodes, runs)
+    said = nodes.read_output()
+    assert outcome.outcome == "preempted" and "Traceback" not in said, said
+    found = runs.checkpoints_of(made)
+    assert max(found) == outcome.last_step, said
     expected = train_as_far(found[max(found)], runs, **MANY_STEPS)
     for step in found:
         require_the_same(found[step], expected[step], runs)

@@ -73,9 +73,11 @@ def describe_change(passed: Sequence[View], step: int, seconds: float, stay_out:
     In place of those that `stay_out` none is begun.
     """
     lost = [one for view in passed for one in view.lost]
-    died = [f"rank {one.member.slot} ({_cause_of(one)})" for one in lost]
+    died = [f"rank {one.member.slot} ({_cause_of(one)})" for one in lost if not one.is_leaving]
+    left = [f"rank {one.member.slot} ({_cause_of(one)})" for one in lost if one.is_leaving]
     joined = [f"rank {member.slot}" for view in passed for member in view.joined]
     parts = [f"{' and '.join(died)} died"] if died else []
+    parts += [f"{' and '.join(left)} left"] if left else []
     parts += [f"{' and '.join([*joined, *_name_nodes(passed)])} joined"] if joined else []
     number = len(passed[-1].members)
     words = f"{', '.join(parts)}: {number} rank{'s' if number != 1 else ''} train on from step {step:,}"
@@ -92,6 +94,8 @@ def name_signal(number: int) -> str:
 def _cause_of(lost: LostMember) -> str:
     if lost.is_silent:
         return "its node is lost"
+    if lost.is_leaving:
+        return "its node was asked to leave"
     return "replaced, after many views" if lost.is_worn else name_signal(lost.signal)
 
 

@@ -20,14 +20,15 @@ MOST_LINE_BYTES = 1024
 ANSWER_SECONDS = 1.0
 WAITING_CONNECTIONS = 512
 
-Asks = Literal["look", "here", "meeting", "left"]
+Asks = Literal["look", "here", "meeting", "leaving", "left"]
 
 
 class Question(BaseModel):
     """Of a segment, by its name, and a view of it.
 
     look: this view may be committed, or should be. here: whether somebody answers. meeting: on which port the members
-    of the view meet. left: the node that says it has left in good order, and the claim with which it came.
+    of the view meet. leaving: the node that says it was asked to leave. left: the one that has left in good order. Both
+    with the claim with which the node came.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -21,7 +21,7 @@ from training.views.ear import Answer, tell
 from training.views.folder import ViewFolder
 from training.views.group import Connections, form_group
 from training.views.meetings import open_meeting
-from training.views.view import Going, Member, View, first_view
+from training.views.view import Going, LostMember, Member, View, first_view
 from training.world import World
 
 # The agent hears of an end at once. If it says nothing for so long, no rank has ended, or nobody goes on after it; but
@@ -46,12 +46,14 @@ class CannotGoOnError(HoldfastError):
 class Membership:
     """The membership of one rank. Without a folder there is one view, and who loses a rank raises.
 
-    `has_state` is whether this rank has a state of training, all of it.
+    `has_state` is whether this rank has a state of training, all of it. `is_leaving`: it was left out of the newest
+    view because its node was asked to leave.
     """
 
     def __init__(self, world: World, flag: StopFlag, folder: ViewFolder | None, life: int = 0) -> None:
         self.number = 0
         self.has_state = life == 0
+        self.is_leaving = False
         self._world, self._flag, self._folder = world, flag, folder
         self._me = Member(slot=world.slot, life=life)
         self._connections: list[tuple[int, Connections]] = []  # of the views that this rank was in
@@ -119,9 +121,11 @@ class Membership:
         """
         with self._world.rank_status.waiting_for_ranks(Collective.VIEW):
             while (view := self._wait_for_newer(longest_seconds)) is not None:
-                self.number = view.number
+                before, self.number = self.number, view.number
                 if self._me not in view.members:
                     self._world.leave()  # how the segment ends is for the others to say
+                    lost = self._find_lost_since(before)
+                    self.is_leaving = any(one.member == self._me and one.is_leaving for one in lost)
                     return None
                 if self._meet(view):
                     return view
@@ -231,12 +235,19 @@ class Membership:
         while True:
             time.sleep(SECONDS_BETWEEN_LOOKS)  # another process puts files
             number = self.number
-            newest = self._folder.find_newest(number)
-            if newest is None:
-                continue
-            view = self._folder.find(number) or first_view(self._world.full_size, 0.0)
-            if not set(view.members) <= set(newest.members):
+            lost = self._find_lost_since(number)
+            members = (self._folder.find(number) or first_view(self._world.full_size, 0.0)).members if lost else []
+            # Who leaves with its node takes part to the next boundary.
+            if any(one.member in members and not one.is_leaving for one in lost):
                 self._shut_down(number)
+
+    def _find_lost_since(self, number: int) -> list[LostMember]:
+        """Those that views after this one do without."""
+        assert self._folder is not None
+        lost: list[LostMember] = []
+        while (view := self._folder.find(number + 1)) is not None:
+            lost, number = [*lost, *view.lost], view.number
+        return lost
 
     def _shut_down(self, last: int) -> None:
         """The connections of views up to this one, in whichever thread. A newer view's are in use."""

@@ -21,7 +21,7 @@ class Member(BaseModel):
 
 
 class LostMember(BaseModel):
-    """A member that a view does without, and the signal that ended it."""
+    """A member that a view does without: a signal ended it, or it leaves."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -30,7 +30,8 @@ class LostMember(BaseModel):
     signal: int
     is_worn: bool = Field(False, description="Its agent ended it, to have another one in its place.")
     is_silent: bool = Field(False, description="Nobody saw it end: its whole node is lost, or cut off.")
-    node: str = Field("", description="The name of the node that is lost.")
+    is_leaving: bool = Field(False, description="It lives: its node was asked to leave, and the others need it not.")
+    node: str = Field("", description="The name of the node that is lost, or leaves.")
 
 
 class View(BaseModel):

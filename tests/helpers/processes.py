@@ -55,13 +55,13 @@ class RankProcesses:
             process.kill()
         return self.join()
 
-    def run(self) -> list[int | None]:
+    def run(self, longest_seconds: float = LONGEST_SECONDS) -> list[int | None]:
         """Start, and wait for all; their exit codes. If one fails others may wait for it for ever, and are killed."""
         self.start()
         try:
             while all(process.exitcode in (0, None) for process in self.processes):
                 waiting = [process.sentinel for process in self.processes if process.exitcode is None]
-                if not waiting or not wait(waiting, LONGEST_SECONDS):
+                if not waiting or not wait(waiting, longest_seconds):
                     break
             return self.join(SECONDS_TO_FOLLOW)
         finally:

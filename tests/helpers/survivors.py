@@ -15,7 +15,7 @@ from tasks.cluster import ranks
 from tasks.cluster.processes import POLL_SECONDS
 from tests.helpers.elastic_runs import Runs
 from tests.helpers.fault_plans import FaultPlan
-from tests.helpers.processes import assembling_ahead
+from tests.helpers.processes import LONGEST_SECONDS, assembling_ahead
 from tests.helpers.training import launch, read_log, read_state, train_forked
 from training.agents.order import AgentOrder
 from training.metrics.training_state import TrainingState
@@ -62,12 +62,14 @@ def newest_complete(views: ViewFolder, num_ranks: int) -> int | None:
     return newest.number if is_complete else None
 
 
-def train_as_far(found: FoundCheckpoint, runs: Runs, **train: Any) -> dict[int, FoundCheckpoint]:
+def train_as_far(
+    found: FoundCheckpoint, runs: Runs, longest_seconds: float = LONGEST_SECONDS, **train: Any
+) -> dict[int, FoundCheckpoint]:
     """The checkpoints of one rank that saves and leaves where the ranks did whose last checkpoint this is."""
     spec, step = runs.next_spec(1, **train), found.index.step
     is_validated = read_state(runs.store, found)["validated_step"] == step
     (spec.scratch_folder / LAST_STEP).write_text(json.dumps([step, is_validated]))
-    assert train_forked(spec, runs.store, _train_to_last_step).outcome == "preempted", read_log(spec)
+    assert train_forked(spec, runs.store, _train_to_last_step, longest_seconds).outcome == "preempted", read_log(spec)
     return runs.checkpoints_of(spec)
 
 

@@ -12,7 +12,7 @@ from storage.objects.store import Store
 from storage.runs.segments import OutcomeRecord, find_outcome
 from tasks.cluster.processes import POLL_SECONDS
 from tasks.cluster.ranks import Ranks
-from tests.helpers.processes import RankProcesses
+from tests.helpers.processes import LONGEST_SECONDS, RankProcesses
 from tests.helpers.runs import find_complete_checkpoints
 from tests.helpers.specifications import spec_of
 from training.configuration import CheckpointConfig, TrainConfig
@@ -75,10 +75,13 @@ def train_to_end(spec: SegmentSpec, store: LocalStore) -> OutcomeRecord:
 
 
 def train_forked(
-    spec: SegmentSpec, store: LocalStore, target: Callable[[SegmentSpec, World], Any] | None = None
+    spec: SegmentSpec,
+    store: LocalStore,
+    target: Callable[[SegmentSpec, World], Any] | None = None,
+    longest_seconds: float = LONGEST_SECONDS,
 ) -> OutcomeRecord:
     """As `train_to_end`, by ranks that begin at once, without an agent."""
-    RankProcesses(spec, target).run()
+    RankProcesses(spec, target).run(longest_seconds)
     outcome = find_outcome(store, spec.run, spec.fence)
     assert outcome is not None, read_log(spec)
     return outcome

@@ -99,7 +99,7 @@ def _list_segments(segments: list[dict[str, Any]]) -> tables.Table:
     ]  # fmt: skip
     rows = [
         [
-            tables.Cell(f"{segment['fence']:,}"),
+            tables.Cell(str(segment["fence"])),
             tables.Cell(segment["outcome"]),
             tables.Cell(f"{segment['world_size']:,}"),
             *(tables.Cell(_interval(segment[name])) for name in ("counted", "void")),
@@ -131,7 +131,8 @@ def _list_skipped(skipped: list[dict[str, Any]]) -> tables.Table:
         [
             tables.Cell(_interval([entry["first_position"], entry["end_position"]])),
             # The first sample that was trained after the gap is that of this step, counted from 0 as all steps here.
-            *(tables.Cell(f"{entry[name]:,}") for name in ("samples", "before_step", "fence")),
+            *(tables.Cell(f"{entry[name]:,}") for name in ("samples", "before_step")),
+            tables.Cell(str(entry["fence"])),  # as it is typed behind --segment
             tables.Cell(entry["cause"].partition("\n")[0]),
         ]
         for entry in skipped

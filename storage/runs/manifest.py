@@ -229,9 +229,9 @@ def find_runs(store: Store) -> list[str]:
 def require_fence(state: RunState, fence: int) -> None:
     """Raise `FencedError` unless the lease with this fence is the current one."""
     if state.lease is None or state.lease.fence != fence:
-        holder = "no process" if state.lease is None else f"fence {state.lease.fence} on {state.lease.holder.host}"
+        holder = "no process" if state.lease is None else f"segment {state.lease.fence} on {state.lease.holder.host}"
         raise FencedError(
-            f"The lease of run {state.run!r} with fence {fence} has ended; the lease is now held by {holder}. "
+            f"The lease of segment {fence} of run {state.run!r} has ended; it is now held by {holder}. "
             "This segment can no longer promote a checkpoint: another process, which had not heard of this one for a "
             "while, ended it. The run goes on from what was promoted before."
         )

@@ -28,7 +28,7 @@ class ChainPart:
     header: LedgerHeader
 
     def __str__(self) -> str:
-        return f"{self.part.key.rpartition('/')[2]} (fence {self.part.fence})"
+        return f"{self.part.key.rpartition('/')[2]} (segment {self.part.fence})"
 
 
 @dataclass
@@ -131,7 +131,7 @@ def _check_fence(chain: Chain, link: ChainPart, counted: CountedSteps) -> None:
     allowed = counted.of(part.fence)
     steps = range(part.first_step, part.end_step)
     if allowed is None:
-        chain.report("stale", steps, f"{link} counts, but the manifest knows no segment with its fence.", False)
+        chain.report("stale", steps, f"{link} counts, but the manifest knows no such segment.", False)
         return
     before = range(steps.start, min(steps.stop, allowed.start))
     after = range(max(steps.start, allowed.stop), steps.stop)

@@ -120,7 +120,7 @@ def test_a_segment_whose_lease_is_over_can_promote_nothing(manifest: Manifest) -
     with pytest.raises(FencedError, match="held by no process"):
         manifest.commit("promoted", promote(checkpoint(10, zombie), RetentionPolicy(newest=3)))
     successor = lease_run(manifest)
-    with pytest.raises(FencedError, match=f"held by fence {successor}"):
+    with pytest.raises(FencedError, match=f"held by segment {successor}"):
         manifest.commit("promoted", promote(checkpoint(10, zombie), RetentionPolicy(newest=3)))
     assert manifest.load_head().state.promoted is None
 

@@ -72,7 +72,7 @@ def test_whose_lease_was_taken_is_told_that_it_has_ended_and_leaves_nothing_runn
     run_paths.manifest.commit("ended by its heir", end_evaluation(lease.fence))
     run_paths.manifest.commit("segment began", take_lease(this_process().model_copy(update={"pid": 77}), 2))
     job: Any = Job()
-    with pytest.raises(FencedError, match=r"with fence 2 has ended; the lease is now held by fence 5"):
+    with pytest.raises(FencedError, match=r"lease of segment 2 of run 'run' has ended; it is now held by segment 5"):
         require_own_watch(run_paths, job, lease.fence)
     assert not job.is_left
 

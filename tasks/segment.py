@@ -38,6 +38,7 @@ from tasks.promote import promote
 from tasks.promotion.promotion import clear_strays
 from tasks.recovery.settle import settle_segment
 from tasks.recovery.taking_over import begin_watch, require_own_watch, was_taken_up
+from tasks.reporting.changes import describe_other_holdfast
 from tasks.reporting.quarantined import describe_quarantined, describe_setback
 from tasks.retrying import Retry
 from tasks.run_paths import open_run_paths
@@ -85,6 +86,8 @@ class _Segment:
         _warn_of_setback(head.state)
         warn_of_short_notice(config.notices, warn, head.state)
         announce(_describe_start(head.state, config))
+        if (other := describe_other_holdfast(head.state)) is not None:
+            warn(other)
         stop_requests, picture = StopRequests(run_paths, lease.fence, self._request), LivePicture(config, run_paths)
         beating, monitored = (
             Heartbeat(run_paths, lease),

@@ -8,6 +8,7 @@ import gc
 from functools import partial
 
 from storage.datasets import DatasetManifest
+from storage.runs.code_version import own_version, tell_apart
 from training.batches.ahead import AssemblingAhead
 from training.batches.source import BatchSource, open_source
 from training.building import build_segment
@@ -97,7 +98,7 @@ def _begin(segment: Segment, dataset: DatasetManifest, precision: Precision, wai
 
 
 def _try_out(segment: Segment, source: BatchSource, dataset: DatasetManifest, precision: Precision) -> None:
-    """Ask of the model what its source asks, once with a set of libraries and devices: no code changes in a run."""
+    """Ask of the model what its source asks, once with a set of libraries and devices, and with one Holdfast."""
     spec, trainer = segment.spec, segment.trainer
     trial = Trial(
         spec=spec,
@@ -112,7 +113,7 @@ def _try_out(segment: Segment, source: BatchSource, dataset: DatasetManifest, pr
 
 
 def _restore(segment: Segment, point: ResumePoint) -> bool:
-    """Start from this checkpoint; whether libraries or devices are others than those that made it.
+    """Start from this checkpoint; whether libraries, devices or Holdfast are others than those that made it.
 
     Where it cannot be read the segment ends; what follows is not for ranks to decide.
     """
@@ -121,9 +122,9 @@ def _restore(segment: Segment, point: ResumePoint) -> bool:
         segment.restorer.take_over(share)
         segment.state.load_state_dict(share.state)
         segment.checkpointer.mark_restored(share.found.index.ledger)
-    versions = share.found.index.versions
+    versions, made_by = share.found.index.versions, share.found.index.holdfast
     require_gpu_of_before(segment.spec.train, versions, segment.trainer.device)
-    note = describe_version_changes(versions, read_versions(segment.trainer.device))
+    note = describe_version_changes(versions, read_versions(segment.trainer.device), tell_apart(made_by, own_version()))
     if note is not None:
         segment.reporter.noted(note)
     return note is not None

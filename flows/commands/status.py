@@ -168,6 +168,8 @@ def render_status(status: dict[str, Any]) -> RenderableType:
         lines.append(Text(_describe_work(status, work)))
     if work and status["live"] and (live := run_status.describe_live(status["live"])):
         lines.append(Text("; ".join(live)))
+    if status["other_holdfast"]:
+        lines.append(Text(status["other_holdfast"], "yellow"))
     if status["holder"] and status["holder"]["deaths"]:
         lines.append(Text(status["holder"]["deaths"]))
     if status["time"]:

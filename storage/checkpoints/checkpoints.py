@@ -22,6 +22,7 @@ from storage.objects.digests import canonical_json, require_format, sha256_of_by
 from storage.objects.direct_io import write_directly
 from storage.objects.readable import drop_from_cache, reading
 from storage.objects.store import Store, put_file_anew
+from storage.runs.code_version import CodeVersion
 from storage.runs.ledger import LedgerPart, require_ledger_to
 from storage.runs.rollbacks.positions import end_position
 from storage.runs.run_records import FrozenFile, Record
@@ -58,6 +59,7 @@ class CheckpointIndex(Record):
     cursor: int
     dataset_digest: str
     versions: dict[str, str] = Field(description="Libraries and device that made it.")
+    holdfast: CodeVersion | None = Field(None, description="Of the ranks that made it. None: not recorded.")
     configuration: dict[str, object] = Field(
         {},
         description="Of model and training, for a person who finds it. The model's signature is in its files' headers.",

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from storage.objects.history import HistoryPart
+from storage.runs.code_version import CodeVersion
 from storage.runs.metric_values import METRIC_WORDS, MetricValue, NotFinite
 from storage.runs.run_records import (
     ByRows,
@@ -64,6 +65,7 @@ class Lease(Record):
         None,
         description="None: its ranks are processes on the holder's machine.",
     )
+    holdfast: CodeVersion | None = Field(None, description="Of the process that took it. None: not recorded.")
 
 
 class NotFiniteMetrics(Record):
@@ -220,6 +222,7 @@ class SegmentRecord(Record):
         "last.",
     )
     view_totals: ViewTotals | None = Field(None, description="None: the ranks stayed those that began.")
+    holdfast: CodeVersion | None = Field(None, description="As in its lease.")
 
     @property
     def ended_well(self) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from storage.errors import ConflictError, RunBusyError
+from storage.runs.code_version import own_version
 from storage.runs.manifest import require_fence
 from storage.runs.metric_values import MetricValue
 from storage.runs.retention import RetentionPolicy, find_being_read, kept_of, retain
@@ -54,6 +55,7 @@ def take_lease(
             work=work,
             scratch=None if scratch is None else str(scratch(generation)),
             job=job(generation),
+            holdfast=own_version(),
         )
         return state.model_copy(update={"lease": lease})
 
@@ -246,8 +248,8 @@ def _moved_forward(
 def _require_later(checkpoint: CheckpointRecord, earlier: CheckpointRecord) -> None:
     if _order(checkpoint) <= _order(earlier):
         raise ConflictError(
-            f"Promotion moves forward: step {checkpoint.step} of fence {checkpoint.fence} is not after step "
-            f"{earlier.step} of fence {earlier.fence}."
+            f"Promotion moves forward: step {checkpoint.step} of segment {checkpoint.fence} is not after step "
+            f"{earlier.step} of segment {earlier.fence}."
         )
 
 

@@ -35,6 +35,7 @@ def describe_provenance(
         "rollbacks": len(state.rollbacks),
         "changes": [change.model_dump(mode="json") for change in state.changes],
         "trained_with": found.index.versions,
+        "trained_by": None if found.index.holdfast is None else found.index.holdfast.model_dump(mode="json"),
         "prepared_with": dataset.versions,
         "exported_with": {name: version(name) for name in ("holdfast", "torch", "safetensors", "tokenizers")},
     }

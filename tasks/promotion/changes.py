@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from storage.checkpoints.checkpoints import CheckpointIndex, load_checkpoint
 from storage.errors import CorruptObjectError, ObjectUnreadableError
 from storage.objects.store import Store
+from storage.runs.code_version import NAME, tell_apart
 from storage.runs.run_records import ChangeRecord
 from storage.runs.run_state import CheckpointRecord, RunState
 from training.configuration import TrainConfig
@@ -21,7 +22,7 @@ def find_changes(store: Store, state: RunState, index: CheckpointIndex, train: T
     if point is None or point.fence == index.fence:
         return []
     changes = _of_segments(state, point.fence, index.fence, train)
-    changes |= _of_versions(_read_versions(store, point), index.versions)
+    changes |= _of_software(_read_index(store, point), index)
     return [ChangeRecord(step=point.step, what=what, before=old, now=new) for what, (old, new) in changes.items()]
 
 
@@ -37,13 +38,20 @@ def _of_segments(state: RunState, fence_before: int, fence: int, train: TrainCon
     return changes
 
 
+def _of_software(before: CheckpointIndex | None, now: CheckpointIndex) -> dict[str, tuple[str, str]]:
+    if before is None:
+        return {}
+    other = tell_apart(before.holdfast, now.holdfast)
+    return _of_versions(before.versions, now.versions) | ({NAME: other} if other is not None else {})
+
+
 def _of_versions(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Of what both of them name: a GPU names more than a CPU."""
     return {name: (before[name], now[name]) for name in sorted(before.keys() & now.keys()) if before[name] != now[name]}
 
 
-def _read_versions(store: Store, point: CheckpointRecord) -> Mapping[str, str]:
+def _read_index(store: Store, point: CheckpointRecord) -> CheckpointIndex | None:
     try:
-        return load_checkpoint(store, point.path, point.digest).index.versions
+        return load_checkpoint(store, point.path, point.digest).index
     except (CorruptObjectError, ObjectUnreadableError):
-        return {}  # it was sound when the segment began with it; a scrub, or a rollback to it, will find out
+        return None  # it was sound when the segment began with it; a scrub, or a rollback to it, will find out

@@ -310,6 +310,7 @@ def _describe_segment(
         patience=outcome.patience if outcome else None,
         views=list(account.views) or (outcome.views if outcome else []),
         view_totals=account.view_totals or (outcome.view_totals if outcome else None),
+        holdfast=lease.holdfast,
     )
 
 

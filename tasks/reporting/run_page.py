@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from storage.datasets import SPLITS, DatasetManifest
+from storage.runs.code_version import NAME
 from storage.runs.metric_values import describe_not_finite, find_not_finite
 from storage.runs.retention import find_best
 from storage.runs.run_state import RunState
@@ -20,7 +21,7 @@ from tasks.reporting.baseline import baseline_table, describe_baseline, warn_of_
 from tasks.reporting.best import chosen_metric, describe_best, describe_overfitting
 from tasks.reporting.calibration_charts import draw_reliability, draw_thresholds
 from tasks.reporting.calibration_tables import describe_calibration, thresholds_table
-from tasks.reporting.changes import list_changes
+from tasks.reporting.changes import describe_other_holdfast, list_changes
 from tasks.reporting.charts import draw_classes, draw_confusion, draw_phases, draw_roc, draw_time
 from tasks.reporting.curves import draw_training, draw_validation
 from tasks.reporting.goodput import describe_clock, sum_up_time
@@ -216,7 +217,8 @@ def _rolled_back(state: RunState) -> list[str]:
 
 
 def _mishaps(state: RunState) -> list[str]:
-    found = [*list_changes(state.changes), *_rolled_back(state), *_rejected(state), *_not_finite(state)]
+    changed = [*list_changes(state.changes), *filter(None, [describe_other_holdfast(state)])]
+    found = [*changed, *_rolled_back(state), *_rejected(state), *_not_finite(state)]
     return [*found, *_damage(state), *filter(None, [describe_clock(state)])]
 
 
@@ -311,10 +313,11 @@ def _on_the_clock(state: RunState) -> str:
 
 
 def _facts(state: RunState, dataset: DatasetManifest) -> list[tuple[str, str]]:
-    """Hashes to copy: a click selects one whole."""
+    """Hashes to copy, a click selects one whole; and which Holdfast trained last."""
     promoted = state.promoted
     facts = [("Weights SHA-256", promoted.weights_sha256), ("Checkpoint digest", promoted.digest)] if promoted else []
-    return [*facts, ("Data set digest", dataset.digest)]
+    trained_by = [segment.holdfast.describe() for segment in state.segments[-1:] if segment.holdfast is not None]
+    return [*facts, ("Data set digest", dataset.digest), *((NAME, words) for words in trained_by)]
 
 
 def _progress(state: RunState) -> float:

@@ -19,7 +19,7 @@ from tasks.baselines.record import find_baseline
 from tasks.cluster.orders import read_node_statuses
 from tasks.reporting.baseline import warn_of_baseline
 from tasks.reporting.best import describe_best, describe_overfitting, headline_name
-from tasks.reporting.changes import describe_change
+from tasks.reporting.changes import describe_change, describe_other_holdfast
 from tasks.reporting.goodput import describe_clock, sum_up_time
 from tasks.reporting.quarantined import describe_quarantined, describe_setback
 from tasks.reporting.rollbacks import describe_rollbacks
@@ -68,6 +68,7 @@ def describe_status(store: Store, head: Generation) -> dict[str, Any]:
         "changes": [
             {**record.model_dump(mode="json"), "description": describe_change(record)} for record in state.changes
         ],
+        "other_holdfast": describe_other_holdfast(state),
         "rejected": [record.model_dump(mode="json") for record in state.rejected],
         "steps_lost_total": state.steps_lost,
         "steps_lost_is_least": state.steps_lost_is_least,
@@ -130,6 +131,7 @@ def _read_life(store: Store, state: RunState, lease: Lease) -> dict[str, Any]:
         "ranks": _find_ranks(store, state, lease, is_here),
         "is_on_this_machine": is_here,
         "work": lease.work,
+        "holdfast": lease.holdfast.model_dump(mode="json") if lease.holdfast is not None else None,
         "step": heartbeat.step if heartbeat is not None else lease.first_step,
         "loss": heartbeat.loss if heartbeat is not None else None,
         "samples_per_second": heartbeat.samples_per_second if heartbeat is not None else None,

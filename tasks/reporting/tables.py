@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from storage.datasets import CategoricalColumn, NumericColumn, SplitRecord
+from storage.runs.code_version import NAME
 from storage.runs.rollbacks.positions import standing
 from storage.runs.run_records import QuarantineRecord
 from storage.runs.run_state import CheckpointRecord, RollbackRecord, SegmentRecord
@@ -35,7 +36,7 @@ VERDICTS = {"damaged": "damaged", "unreadable": "cannot be read, passed over"}
 
 
 def segments_table(segments: Sequence[SegmentRecord]) -> Table:
-    """Oldest first."""
+    """Oldest first. Which Holdfast trained each one stands there where it was not the same for all."""
     columns: list[tuple[str, Kind]] = [
         ("Segment", "number"), ("Outcome", "outcome"), ("Meaning", "text"), ("Steps", "number"),
         ("Lost", "number"), ("Ranks", "number"), ("Started", "date"), ("Time", "number"), ("Samples/s", "number"),
@@ -57,7 +58,12 @@ def segments_table(segments: Sequence[SegmentRecord]) -> Table:
         ]
         for segment in segments
     ]
-    return Table(columns, rows, wide=("Meaning", "Started", "Samples/s", "Waiting for data"), below="Cause")
+    wide = ("Meaning", "Started", "Samples/s", "Waiting for data", NAME)
+    if len({segment.holdfast.code_sha256 if segment.holdfast else None for segment in segments}) > 1:
+        columns.append((NAME, "text"))
+        for row, segment in zip(rows, segments, strict=True):
+            row.append(Cell(segment.holdfast.describe() if segment.holdfast else NOTHING))
+    return Table(columns, rows, wide=wide, below="Cause")
 
 
 def _cause_of(segment: SegmentRecord) -> str:

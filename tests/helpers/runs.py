@@ -21,6 +21,7 @@ from storage.checkpoints.checkpoints import (
 from storage.objects.digests import sha256_of_bytes
 from storage.objects.history import HistoryPart
 from storage.objects.store import Store
+from storage.runs.code_version import CodeVersion
 from storage.runs.holders import this_process
 from storage.runs.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, write_ledger_part
 from storage.runs.manifest import Manifest
@@ -70,6 +71,7 @@ def make_checkpoint(
     history: HistoryPart | None = None,
     best_step: int = 0,
     frozen: Sequence[FrozenFile] = (),
+    holdfast: CodeVersion | None = None,
 ) -> FoundCheckpoint:
     """A complete checkpoint of a model of two tensors; all values are `value`, or the step.
 
@@ -93,6 +95,7 @@ def make_checkpoint(
         cursor=step * BATCH_SIZE,
         dataset_digest="d" * 64,
         versions=versions or {},
+        holdfast=holdfast,
         ledger=_write_empty_ledger(store, folder, run, step, fence),
         files={
             name: put_checkpoint_file(store, f"{path}/{name}", memoryview(data), folder / name)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from storage.loading import loading_libraries
 from storage.logs import LOG_NAME
+from storage.runs.code_version import own_version
 from training.agents.locks import AGENT_LOCK, hold_lock
 from training.agents.order import AgentOrder
 from training.agents.rank import SIGNALS
@@ -106,6 +107,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     supervisor = Talk.passed_on(int(sys.argv[1]))
     name_process(NAME, TITLE)
+    own_version()  # each rank has it from here: the files may be changed while its code is in memory
     if model := sys.argv[2]:
         _load_libraries("train", model)
     while (order := _next_order(supervisor)) is not None:

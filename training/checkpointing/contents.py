@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from storage.checkpoints.checkpoints import STATE_NAME, CheckpointIndex
 from storage.objects.digests import canonical_json
+from storage.runs.code_version import own_version
 from storage.runs.ledger import LedgerHeader
 from storage.runs.rollbacks.positions import end_position, skipped_ranges
 from training.checkpointing.exchange import share_descriptions
@@ -68,6 +69,7 @@ class Contents:
             cursor=self._cursor(save.step),
             dataset_digest=self._spec.dataset_digest,
             versions=read_versions(self._trainer.device),
+            holdfast=own_version(),
             configuration=self._spec.model_dump(mode="json", include={"model", "train"}),
             ledger=self._records.ledger_with(save.step, ledger),
             constants=sorted({name for name, _ in self._trainer.model.named_buffers()} & tensors_of_model),

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from storage.errors import DeviceMissingError
+from storage.runs.code_version import NAME
 from training.configuration import TrainConfig
 from training.determinism import describe_instructions
 
@@ -80,8 +81,15 @@ def describe_driver(driver_info: str) -> str:
     return found[1] if found else "unknown"
 
 
-def describe_version_changes(before: dict[str, str], now: dict[str, str]) -> str | None:
-    """What is not as it was when a checkpoint was made, a line for each, and what that means; or None."""
+def describe_version_changes(
+    before: dict[str, str], now: dict[str, str], holdfast: tuple[str, str] | None = None
+) -> str | None:
+    """What is not as it was when a checkpoint was made, a line for each, and what that means; or None.
+
+    `holdfast` is the one that made it and this one, where they are not the same.
+    """
+    if holdfast is not None:
+        before, now = before | {NAME: holdfast[0]}, now | {NAME: holdfast[1]}
     changes = [
         f"  {name} was {before[name]}, is {now.get(name, 'not used')} now"
         for name in sorted(before)

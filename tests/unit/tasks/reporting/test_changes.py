@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from flows.commands.status import render_status
 from storage.objects.local_store import LocalStore
+from storage.runs.code_version import CodeVersion, own_version
 from storage.runs.manifest import Manifest
 from storage.runs.rollbacks.quarantine import quarantine
 from storage.runs.run_records import ChangeRecord
@@ -13,10 +14,12 @@ from storage.runs.transitions import reconfigure
 from tasks.configuration.run import DataConfig, RunConfig
 from tasks.promotion.promotion import promote_checkpoint
 from tasks.recovery.settle import settle_segment
-from tasks.reporting.changes import MAX_CHANGES_LISTED, list_changes
+from tasks.reporting.changes import MAX_CHANGES_LISTED, describe_other_holdfast, list_changes
 from tasks.reporting.run_page import run_verdict
 from tasks.reporting.status import read_status
+from tasks.reporting.tables import segments_table
 from tasks.run_paths import RunPaths
+from tasks.text import NOTHING
 from tests.helpers.finished_runs import segments_of, state_of
 from tests.helpers.runs import BATCH_SIZE, find_complete_checkpoints, lease_run, make_checkpoint, make_run
 from tests.helpers.terminals import shown
@@ -49,11 +52,19 @@ class ChangedRun:
         train = TrainConfig(batch_size=BATCH_SIZE, steps=self.state.steps_total, sum=self.sum)
         return RunConfig(run="run", data=DataConfig(text="t", label="l", kind="multiclass"), train=train)
 
-    def train(self, *steps: int, ranks: int = 1, versions: dict[str, str] | None = None) -> None:
+    def train(
+        self,
+        *steps: int,
+        ranks: int = 1,
+        versions: dict[str, str] | None = None,
+        holdfast: CodeVersion | None = None,
+    ) -> None:
         """A segment that has these checkpoints promoted and is then lost."""
         fence = lease_run(self.manifest, ranks)
         for step in steps:
-            found = make_checkpoint(self.store, self.folder / "files", step, fence, versions=versions or TORCH)
+            found = make_checkpoint(
+                self.store, self.folder / "files", step, fence, versions=versions or TORCH, holdfast=holdfast
+            )
             promote_checkpoint(self.config(), self.run_paths, found.path)
         lease = self.state.lease
         assert lease is not None
@@ -144,6 +155,54 @@ def test_a_change_stays_while_the_resume_point_is_behind_it(tmp_path: Path) -> N
     run.lose_newest()
     run.train(30)
     assert run.changes == [(10, "train.steps", "40", "60")]
+
+
+OLDER = CodeVersion(version="0.0.9", commit="a" * 40, code_sha256="1" * 64)
+NEWER = CodeVersion(version="0.1.0", commit=None, code_sha256="2" * 64)
+
+
+def test_another_holdfast_is_a_change_where_both_checkpoints_have_it(tmp_path: Path) -> None:
+    run = ChangedRun(tmp_path)
+    run.train(10)  # as one that was made before it was recorded
+    run.train(20, holdfast=OLDER)
+    run.train(30, holdfast=NEWER)
+    run.train(40, holdfast=NEWER.model_copy(update={"commit": "b" * 40}))  # the same code, committed
+    assert run.changes == [(20, "Holdfast", OLDER.describe(), NEWER.describe())]
+    told = read_status(run.store, "run")["changes"][0]["description"]
+    assert told.startswith(
+        "Holdfast was 0.0.9 (commit aaaaaaaaaaaa, code 111111111111) up to step 20 and 0.1.0 (code 222222222222) from "
+        "there on. "
+    )
+
+
+def test_lease_and_segment_say_which_holdfast_trains_and_status_and_page_that_it_is_another(tmp_path: Path) -> None:
+    run = ChangedRun(tmp_path)
+    run.train(10)
+    assert describe_other_holdfast(run.state) is None
+    (ended,) = run.state.segments
+    assert ended.holdfast == own_version()
+    fence = lease_run(run.manifest)
+    assert run.state.lease is not None and run.state.lease.holdfast == own_version()
+    assert describe_other_holdfast(run.state) is None
+    older = run.state.model_copy(update={"segments": [ended.model_copy(update={"holdfast": OLDER})]})
+    words = (
+        f"Segment {fence} is trained by Holdfast {own_version().describe()}, segment {ended.fence} before it was by "
+        f"{OLDER.describe()}."
+    )
+    run.manifest.commit("as it was", lambda _state, _number: older)
+    status = read_status(run.store, "run")
+    assert status["holder"]["holdfast"] == own_version().model_dump(mode="json")
+    assert status["segments"][0]["holdfast"] == OLDER.model_dump(mode="json")
+    assert words in shown(render_status(status)) and words in run_verdict(run.state).remarks
+
+
+def test_the_table_has_the_holdfast_of_each_segment_where_it_is_not_the_same_for_all() -> None:
+    one, two, three = segments_of([("preempted", "", 100, 0), ("preempted", "", 200, 0), ("completed", "", 300, 0)])
+    assert "Holdfast" not in [name for name, _ in segments_table([one, two, three]).columns]
+    by_two = [one, two.model_copy(update={"holdfast": OLDER}), three.model_copy(update={"holdfast": NEWER})]
+    table = segments_table(by_two)
+    assert table.columns[-1][0] == "Holdfast"
+    assert [row[-1].text for row in table.rows] == [NOTHING, OLDER.describe(), NEWER.describe()]
 
 
 def changed_state(*changes: ChangeRecord) -> RunState:

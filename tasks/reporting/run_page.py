@@ -24,7 +24,7 @@ from tasks.reporting.calibration_tables import describe_calibration, thresholds_
 from tasks.reporting.changes import describe_other_holdfast, list_changes
 from tasks.reporting.charts import draw_classes, draw_confusion, draw_phases, draw_roc, draw_time
 from tasks.reporting.curves import draw_training, draw_validation
-from tasks.reporting.goodput import describe_clock, sum_up_time
+from tasks.reporting.goodput import describe_clock, sum_up_time, with_possible_length
 from tasks.reporting.render import render_page
 from tasks.reporting.rollbacks import count_skipped, name_reasons
 from tasks.reporting.slices import EXPLANATION, slices_tables
@@ -83,18 +83,20 @@ def render_report(
     data_remarks: Sequence[str] = (),
     baseline: Mapping[str, Any] | None = None,
     deaths: str | None = None,
+    now: float | None = None,
 ) -> str:
     """The page as HTML. All but `state` and `dataset` may be empty: a run that has only begun has a report too.
 
-    `deaths` is what is known of ranks of the segment under way.
+    `deaths` is what is known of ranks of the segment under way; by the Unix time `now` clocks that are ahead are seen.
     """
-    time = sum_up_time(state)
+    time, clock = sum_up_time(state, now), describe_clock(state, now)
+    possible = with_possible_length(state, now)
     return render_page(
         TEMPLATE,
         state=state,
-        verdict=run_verdict(state, deaths),
+        verdict=run_verdict(state, deaths, now),
         beaten=warn_of_baseline(state, baseline),
-        tiles=_tiles(state, evaluation, dataset),
+        tiles=_tiles(state, evaluation, dataset, now),
         facts=_facts(state, dataset),
         stale=_stale_evaluation(state, evaluation),
         progress=_progress(state),
@@ -111,8 +113,8 @@ def render_report(
         thresholds=draw_thresholds(calibration),
         calibrated=describe_calibration(calibration),
         time=draw_time(time) if time else None,
-        time_line=draw_time_line(state),
-        phases=draw_phases(state.segments),
+        time_line=draw_time_line(state) if clock is None else None,
+        phases=draw_phases(possible),
         classes=draw_classes(dataset.target.classes, dataset.target.class_counts, dataset.splits["train"].num_rows),
         evaluated=f"{plain(evaluation['split'])} split, {count_of(evaluation['num_samples'], 'sample')}, "
         f"weights of step {evaluation['step']:,}"
@@ -134,7 +136,7 @@ def _by_rows(state: RunState) -> list[str]:
     return [f"What followed from {describe_by_rows(state.by_rows)}"] if state.by_rows else []
 
 
-def run_verdict(state: RunState, deaths: str | None = None) -> Verdict:
+def run_verdict(state: RunState, deaths: str | None = None, now: float | None = None) -> Verdict:
     """The verdict on a run: complete, running (a process holds its lease), or stopped on the way."""
     step, interruptions = _step(state), interruptions_of(state.segments)
     done = f"{step:,} of {count_of(state.steps_total, 'step')}"
@@ -144,15 +146,15 @@ def run_verdict(state: RunState, deaths: str | None = None) -> Verdict:
         headline = f"Complete: {done}{early} in {count_of(len(state.segments), 'segment')}"
         survived = count_survived(state.segments)
         headline += f"; {cost}{again}." if interruptions else "." if survived else "; nothing interrupted it."
-        remarks = [*_survived(survived), *_best(state), *_promise(state), *_mishaps(state)]
+        remarks = [*_survived(survived), *_best(state), *_promise(state), *_mishaps(state, now)]
         return Verdict("complete", "Complete", headline, remarks)
     safe = f"{done} ({share(step / state.steps_total)}) are saved in a promoted checkpoint"
     if state.lease is not None:
         since = moment(state.lease.taken_at)
         remark = f"A segment has been training from step {state.lease.first_step:,} on since {since}."
-        so_far = [remark, *filter(None, [deaths]), *_so_far(cost), *_mishaps(state)]
+        so_far = [remark, *filter(None, [deaths]), *_so_far(cost), *_mishaps(state, now)]
         return Verdict("running", "Training", f"Not complete yet: {safe}.", so_far)
-    remarks = [*_last_words(state), *_so_far(cost), *_mishaps(state)]
+    remarks = [*_last_words(state), *_so_far(cost), *_mishaps(state, now)]
     remarks.append(_way_on(state))
     return Verdict("stopped", "Not complete", f"Not complete: {safe}.", remarks)
 
@@ -216,10 +218,10 @@ def _rolled_back(state: RunState) -> list[str]:
     return [f"{reasons} {times}; {skipped} of the order were left out. See below."] if state.rollbacks else []
 
 
-def _mishaps(state: RunState) -> list[str]:
+def _mishaps(state: RunState, now: float | None) -> list[str]:
     changed = [*list_changes(state.changes), *filter(None, [describe_other_holdfast(state)])]
     found = [*changed, *_rolled_back(state), *_rejected(state), *_not_finite(state)]
-    return [*found, *_damage(state), *filter(None, [describe_clock(state)])]
+    return [*found, *_damage(state), *filter(None, [describe_clock(state, now)])]
 
 
 def _rejected(state: RunState) -> list[str]:
@@ -270,7 +272,9 @@ def _way_on(state: RunState) -> str:
     return "To go on from there, start “holdfast run” with the same configuration."
 
 
-def _tiles(state: RunState, evaluation: Mapping[str, Any] | None, dataset: DatasetManifest) -> list[Tile]:
+def _tiles(
+    state: RunState, evaluation: Mapping[str, Any] | None, dataset: DatasetManifest, now: float | None
+) -> list[Tile]:
     tested = state.headline
     metrics = dict(evaluation["metrics"] if evaluation else tested.metrics if tested else {})
     step = evaluation["step"] if evaluation else tested.step if tested else None
@@ -282,7 +286,7 @@ def _tiles(state: RunState, evaluation: Mapping[str, Any] | None, dataset: Datas
     tiles = [Tile(f"Test {metric_name(name)}", score(metrics.get(name)), note) for name in names]
     interruptions = interruptions_of(state.segments)
     lost, is_least = state.steps_lost, state.steps_lost_is_least
-    seconds = sum(segment.seconds for segment in state.segments)
+    seconds = sum(segment.seconds for segment in with_possible_length(state, now))
     return [
         *tiles,
         Tile("Steps", f"{_step(state):,}", f"of {state.steps_total:,}{', ended early' if state.ended_early else ''}"),
@@ -292,21 +296,27 @@ def _tiles(state: RunState, evaluation: Mapping[str, Any] | None, dataset: Datas
             at_least(f"{lost:,}", is_least),
             "had to be trained again" if lost or is_least else "none had to be trained again",
         ),
-        Tile("Time in segments", duration(seconds) if state.segments else NOTHING, _on_the_clock(state)),
-        _goodput_tile(state),
+        Tile("Time in segments", duration(seconds) if state.segments else NOTHING, _on_the_clock(state, now)),
+        _goodput_tile(state, now),
     ]
 
 
-def _goodput_tile(state: RunState) -> Tile:
-    time = sum_up_time(state)
+def _goodput_tile(state: RunState, now: float | None) -> Tile:
+    time = sum_up_time(state, now)
     if time is None:
-        return Tile("Goodput", NOTHING, "no segment has ended")
+        return Tile("Goodput", NOTHING, _why_no_time(state, now) or "no time was recorded")
     return Tile("Goodput", share(time.goodput), "of all time went into steps that count")
 
 
-def _on_the_clock(state: RunState) -> str:
+def _why_no_time(state: RunState, now: float | None) -> str | None:
     if not state.segments:
         return "no segment has ended"
+    return None if describe_clock(state, now) is None else "a machine's clock was wrong"
+
+
+def _on_the_clock(state: RunState, now: float | None) -> str:
+    if (why_not := _why_no_time(state, now)) is not None:
+        return why_not
     begin = min(segment.started_at for segment in state.segments)
     end = max(segment.started_at + segment.seconds for segment in state.segments)
     return f"{duration(end - begin)} from first to last"

@@ -3,6 +3,7 @@
 Invariant: made of the manifest alone.
 """
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,14 +50,14 @@ def summarise(
 
 
 def _facts(state: RunState, history: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    step, time = state.promoted.step if state.promoted else 0, sum_up_time(state)
+    step, spent = state.promoted.step if state.promoted else 0, sum_up_time(state, time.time())
     lost = at_least(f"{state.steps_lost:,}", state.steps_lost_is_least)
     facts = [
         ("step", how_far(step, state).removeprefix("step ")),
         ("segments", f"{len(state.segments)}, {lost} steps lost"),
     ]
-    if time is not None:
-        facts.append(("goodput", f"{share(time.goodput)} of {duration(time.total)}"))
+    if spent is not None:
+        facts.append(("goodput", f"{share(spent.goodput)} of {duration(spent.total)}"))
     for entry in (history or {}).get("validation", [])[-1:]:
         facts += [
             (f"validation {metric_name(name)}, step {entry['step']:,}", score(value))

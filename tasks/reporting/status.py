@@ -20,7 +20,7 @@ from tasks.cluster.orders import read_node_statuses
 from tasks.reporting.baseline import warn_of_baseline
 from tasks.reporting.best import describe_best, describe_overfitting, headline_name
 from tasks.reporting.changes import describe_change, describe_other_holdfast
-from tasks.reporting.goodput import describe_clock, sum_up_time
+from tasks.reporting.goodput import CLOCK_SECONDS, describe_clock, sum_up_time
 from tasks.reporting.quarantined import describe_quarantined, describe_setback
 from tasks.reporting.rollbacks import describe_rollbacks
 from tasks.reporting.slices import describe_slices
@@ -41,7 +41,7 @@ def read_status(store: Store, run: str) -> dict[str, Any]:
 def describe_status(store: Store, head: Generation) -> dict[str, Any]:
     """The status of a run whose newest generation is `head`, JSON-able, without looking for its linear model."""
     state, run = head.state, head.state.run
-    life = _read_life(store, state, state.lease) if state.lease is not None else None
+    life, now = _read_life(store, state, state.lease) if state.lease is not None else None, time.time()
     return {
         "run": run,
         "address": run_address(store, run),
@@ -72,8 +72,8 @@ def describe_status(store: Store, head: Generation) -> dict[str, Any]:
         "rejected": [record.model_dump(mode="json") for record in state.rejected],
         "steps_lost_total": state.steps_lost,
         "steps_lost_is_least": state.steps_lost_is_least,
-        "time": _describe_time(state),
-        "clock": describe_clock(state),
+        "time": _describe_time(state, now),
+        "clock": describe_clock(state, now) or _describe_clock_ahead(life, now),
         "dataset_digest": state.dataset_digest,
         "metrics": state.headline.metrics if state.headline else None,
         "metrics_step": state.headline.step if state.headline else None,
@@ -232,9 +232,20 @@ def _describe_segment(record: SegmentRecord) -> dict[str, Any]:
     return {"state": "ended", **recorded, "steps_lost_is_least": record.steps_lost_is_least, **measured}
 
 
-def _describe_time(state: RunState) -> dict[str, Any] | None:
-    time = sum_up_time(state)
-    return None if time is None else {"goodput": time.goodput, "seconds": time.parts}
+def _describe_time(state: RunState, now: float) -> dict[str, Any] | None:
+    spent = sum_up_time(state, now)
+    return None if spent is None else {"goodput": spent.goodput, "seconds": spent.parts}
+
+
+def _describe_clock_ahead(life: dict[str, Any] | None, now: float) -> str | None:
+    """That a sign of life is dated later than now: how old it is, is then not known."""
+    if life is None or life["last_sign_of_life_at"] <= now + CLOCK_SECONDS:
+        return None
+    return (
+        f"A machine's clock was wrong: by that of {life['host']} the last sign of life was on "
+        f"{moment(life['last_sign_of_life_at'])}, but by the clock of this machine it is {moment(now)}. How old it "
+        "is, is therefore not known. Set the clocks of the machines."
+    )
 
 
 def _describe_checkpoint(store: Store, record: CheckpointRecord) -> dict[str, Any]:

@@ -6,6 +6,7 @@ made again at any time.
 """
 
 import json
+import time
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
@@ -70,7 +71,8 @@ def make_report(
     remarks = data_remarks.remarks_of(store, state, dataset)
     curves, baseline = history or read_history(store, state), find_baseline(store, state)
     deaths = _find_deaths(store, state)
-    return run_page.render_report(state, curves, evaluation, dataset, calibration, remarks, baseline, deaths)
+    now = time.time()
+    return run_page.render_report(state, curves, evaluation, dataset, calibration, remarks, baseline, deaths, now)
 
 
 def _find_deaths(store: Store, state: RunState) -> str | None:

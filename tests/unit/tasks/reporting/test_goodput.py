@@ -12,6 +12,7 @@ from storage.runs.holders import this_process
 from storage.runs.run_state import Lease, RunState, SegmentRecord, Throughput
 from tasks.reporting.goodput import EARLIEST, PART_NAMES, describe_clock, sum_up_time
 from tasks.reporting.run_page import run_verdict
+from tasks.text import moment
 from tests.helpers.finished_runs import BEGAN_AT, checkpoint_at, interrupted_run, state_of
 
 
@@ -153,6 +154,35 @@ def test_a_clock_that_was_wrong_is_named_and_no_time_between_segments_follows_fr
     a_little = run_of([ends[0], segment(100, 200, at=-30, seconds=100, fence=5)], step=200)
     assert describe_clock(a_little) is None
     assert describe_clock(backwards) in run_verdict(backwards).remarks
+
+
+def test_a_date_that_is_yet_to_come_is_named_and_no_time_follows_from_it() -> None:
+    ahead = run_of([segment(0, 100, at=20, seconds=100), segment(100, 200, at=1e8, seconds=100, fence=5)], step=200)
+    now = BEGAN_AT + 1000
+    assert describe_clock(ahead) is None  # without a clock to look at it may be so
+    told = str(describe_clock(ahead, now))
+    assert "by it segment 5 began on 2030-" in told and f"by the clock of this machine it is {moment(now)}" in told
+    time = sum_up_time(ahead, now)
+    assert time is not None and time.total == 200 and time.between == 0
+    remarks = " ".join(run_verdict(ahead, None, now).remarks)
+    assert told in remarks
+
+
+def test_a_segment_that_is_longer_than_the_run_is_old_is_named_and_not_counted() -> None:
+    phases = {"start": 20783 * 86400.0, "train": 80.0}
+    absurd = segment(100, 200, at=200, seconds=sum(phases.values()), phases=phases, fence=5)
+    before = segment(0, 100, at=20, seconds=100, phases={"train": 90.0})
+    state, now = run_of([before, absurd], step=200), BEGAN_AT + 1000
+    time = sum_up_time(state, now)
+    assert time is not None and (time.total, time.useful, time.start) == (100, 90, 0)
+    told = str(describe_clock(state, now))
+    assert told.startswith("A machine's clock was wrong: by it segment 5 took 20783 d") and "Set the clocks" in told
+    assert sum_up_time(run_of([absurd], step=200), now) is None
+    # One that is as long as the run is old, and one that is shorter than nothing.
+    whole = run_of([segment(0, 100, at=0, seconds=1000)], step=100)
+    assert describe_clock(whole, now) is None
+    backwards = run_of([segment(0, 100, at=20, seconds=-5)], step=100)
+    assert "segment 2 took -5" in str(describe_clock(backwards)) and sum_up_time(backwards) is None
 
 
 def test_every_part_has_a_name() -> None:

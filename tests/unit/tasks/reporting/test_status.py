@@ -208,3 +208,15 @@ def test_of_a_run_in_training_loss_speed_time_left_and_the_last_validation_are_t
     (listed,) = list_runs(store)["runs"]
     assert listed["newest_metric"] == {"name": "macro_f1", "value": 0.85, "step": 400, "split": "validation"}
     assert listed["live"] == status["live"]
+
+
+def test_a_sign_of_life_from_a_clock_that_is_ahead_is_said_to_be_so(store: LocalStore) -> None:
+    manifest = make_run(store)
+    begun_now = manifest.load_head().state.model_copy(update={"created_at": time.time()})
+    manifest.commit("begun now", lambda _state, _number: begun_now)
+    fence = lease_run(manifest)
+    write_heartbeat(store, "run", fence, Heartbeat(beat=3, step=7, written_at=time.time() + 600))
+    status = read_status(store, "run")
+    assert "by the clock of this machine it is" in status["clock"] and status["clock"] in shown(status)
+    write_heartbeat(store, "run", fence, Heartbeat(beat=4, step=7, written_at=time.time()))
+    assert read_status(store, "run")["clock"] is None

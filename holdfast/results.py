@@ -27,7 +27,8 @@ class Status(TypedDict):
     `promoted`, and `live_step` the one that the ranks of a run in training have reached. `metrics` are those of the
     test split, of the model of `metrics_step`, and so are those of `slices`, by columns of metadata. `baseline` has
     those of a linear model on the same data, with a `warning` where it is better, or the `reason` why there are none.
-    `clock` says which dates show that a clock was wrong.
+    `clock` says by what it shows that a machine's clock was wrong, `other_holdfast` that the segment under way is
+    trained by another Holdfast than the one before.
     """
 
     run: str
@@ -47,6 +48,7 @@ class Status(TypedDict):
     segments: list[dict[str, Any]]
     rollbacks: list[dict[str, Any]]
     changes: list[dict[str, Any]]
+    other_holdfast: str | None
     rejected: list[dict[str, Any]]
     steps_lost_total: int
     steps_lost_is_least: bool

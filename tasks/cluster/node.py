@@ -80,8 +80,11 @@ class Node:
 
     @property
     def is_outside(self) -> bool:
-        """Whether it came to a segment under way, and has no part in it: what becomes of it is not the segment's."""
-        return self._joining is not None and not self._views.has_joined
+        """Whether it has no part in the segment: what becomes of it is not the segment's.
+
+        It came to a segment under way, and was not taken in; or another process has its place.
+        """
+        return self._views.is_replaced or (self._joining is not None and not self._views.has_joined)
 
     def run(self) -> bool:
         """Returns when the ranks of this node have ended.
@@ -179,7 +182,8 @@ class Node:
     @property
     def _can_others_join(self) -> bool:
         """Whether the others would go on when a node is lost; on GPUs its ranks find that they cannot."""
-        return self._order.cluster.silent_seconds is not None and self._spec.train.sum == "exact"
+        is_wanted = self._spec.work == "train" and self._order.cluster.silent_seconds is not None
+        return is_wanted and self._spec.train.sum == "exact"
 
     def _work(self, rendezvous: Rendezvous | None, relay: Relay) -> None:
         sources = open_sources(self._order.notices)
@@ -192,8 +196,10 @@ class Node:
                 self._requests.is_stop |= self._notice.is_made
                 if self._requests.is_stop:
                     self._views.leave()
-                if self._views.must_stop or self._views.must_leave:
+                if self._views.must_stop or self._views.is_left_alone:
                     ranks.stop()
+                if self._views.is_left_out:
+                    ranks.kill()  # asked to leave, they would ask those to leave, too, who have not gone on yet
                 if self._joining is not None and self.is_outside:
                     self._joining.require_patience("they did not train together with its ranks")
                 if self._requests.is_for_end:

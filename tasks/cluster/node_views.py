@@ -69,16 +69,12 @@ class NodeViews:
         self._look_for_end_at = 0.0
         self._threads: list[threading.Thread] = []
         self.is_left_out = False  # the others go on without this node
-        self._is_left_alone = False  # the segment is over, and the others have left
+        self.is_left_alone = False  # the segment is over, and the others have left
+        self.is_replaced = False  # another process has its number
         self._has_come = False  # the others were told that this node came later
         self.has_joined = False  # the others have had a view with ranks of this node, which came later
         self._leaving = Leaving(self._may_go_on_with)
         self._ear = Ear(name_segment(spec), self._answer)
-
-    @property
-    def must_leave(self) -> bool:
-        """Whether the ranks of this node are to end: there is nobody to train with."""
-        return self.is_left_out or self._is_left_alone
 
     @property
     def must_stop(self) -> bool:
@@ -217,6 +213,8 @@ class NodeViews:
         self._look_for_lost()
         if self._way_to_leave() is Way.ALONE and self._has_members:
             self._leave_alone()
+        # Not by the claim alone: ranks of this node may train with others, who are to have a view without them first.
+        self.is_left_out = self.is_left_out or (self.is_replaced and not self._has_members)
         self._note_going()
         self._note_out()
         self._look_for_the_end()
@@ -228,7 +226,7 @@ class NodeViews:
             self._leaving.forget(place.index)
             if place.index == self._me.index and place.claim > self._me.claim:
                 print(f"Node {place.node} has the number of this one by a newer claim: this one leaves.", flush=True)
-                self.is_left_out = True
+                self.is_replaced = True
 
     def _come(self) -> None:
         """Have all others look, who know nothing of this node yet; one that is over may not know that."""
@@ -265,10 +263,10 @@ class NodeViews:
         if not self._is_member:
             wanted = wanted.model_copy(update={"node": self._me.node})
         new, ours = self._decisions.settle(wanted, self._ear_of)
-        if not all(self._roster.is_known(member) for member in self._decisions.newest.members):
-            self._read_claims()
         lost = [one for view in new for one in view.lost]
         self.is_left_out = self.is_left_out or any(one.is_silent and self._is_ours(one.member) for one in lost)
+        if self.is_left_out or not all(self._roster.is_known(member) for member in self._decisions.newest.members):
+            self._read_claims()
         if ours:
             self._tell_others("look", ours[-1].number)
         if not self._is_member and any(self._is_ours(member) for view in new for member in view.members):
@@ -361,7 +359,7 @@ class NodeViews:
         if (self._is_settled and not self._is_looking) or time.monotonic() < self._look_for_end_at:
             return
         self._look_for_end_at = time.monotonic() + MISSING_SECONDS
-        self._is_left_alone = find_outcome(self._store, self._spec.run, self._spec.fence) is not None
+        self.is_left_alone = find_outcome(self._store, self._spec.run, self._spec.fence) is not None
 
 
 def _now() -> float:

@@ -8,7 +8,7 @@ there is a newer claim.
 
 from collections.abc import Callable, Mapping
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.errors import ObjectExistsError, ObjectMissingError, StoreError
 from storage.objects.store import Store
@@ -144,10 +144,16 @@ class Roster:
             self.places[place.index], self.ears[place.index] = place, place.ear
 
     def _find_claim(self, number: int) -> NodePlace | None:
+        key = f"{self._folder}/{_name_of_claim(number)}"
         try:
-            return NodePlace.model_validate_json(self._store.read(f"{self._folder}/{_name_of_claim(number)}"))
+            place = NodePlace.model_validate_json(self._store.read(key))
         except ObjectMissingError:
             return None
+        except ValidationError as error:
+            raise StoreError(f"{self._store.address}/{key} is no claim of a node: {error}") from error
+        if place.claim != number or not 0 <= place.index <= len(self.places):
+            raise StoreError(f"{self._store.address}/{key} is no claim to a number that a node could have: {place}")
+        return place
 
     def _put(self, name: str, put: BaseModel) -> bool:
         try:

@@ -68,7 +68,7 @@ class Membership:
 
     @property
     def is_joining(self) -> bool:
-        """Whether this rank was begun in place of one that died, and is in no view yet."""
+        """Whether it was begun in place of one that died, or on a node that came later, and is in no view yet."""
         return self.number == 0 and self._me.life > 0
 
     @property

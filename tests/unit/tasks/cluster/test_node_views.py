@@ -169,7 +169,7 @@ def test_a_node_whose_port_is_closed_is_left_out_at_once_and_the_supervisor_is_t
     assert all(one.is_silent for one in view.lost) and [one.member.slot for one in view.lost] == [4, 5]
     assert time.monotonic() - began < 60  # and not for as long as a silent one has
     assert wait_until(lambda: [(end.node, end.how) for end in read_node_ends(store, RUN, FENCE)] == [("n3", "lost")])
-    assert not nodes[0].views.must_leave and not nodes[1].views.must_leave
+    assert not any(node.views.is_left_out or node.views.is_left_alone for node in nodes[:2])
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_where_a_rank_has_said_how_the_segment_ended_nobody_goes_on_without_its_
     write_outcome(store, RUN, FENCE, record)
     nodes[2].views.close()
     nodes[0].look(1)
-    assert wait_until(lambda: nodes[0].views.must_leave)
+    assert wait_until(lambda: nodes[0].views.is_left_alone)
     assert not nodes[0].views.is_left_out and not nodes[0].folder.has(1)
 
 
@@ -209,11 +209,10 @@ def test_a_node_that_others_went_on_without_is_to_leave_when_it_reads_that(
     members = [member(slot) for slot in (0, 1, 4, 5)]
     StoredViews(store, RUN, FENCE).commit(View(number=1, members=members, lost=gone, committed_at=0.0))
     nodes[1].look(1)
-    assert wait_until(lambda: nodes[1].views.must_leave)
-    assert nodes[1].views.is_left_out
+    assert wait_until(lambda: nodes[1].views.is_left_out)
     nodes[0].look(1)
     nodes[0].waits_for(1)
-    assert not nodes[0].views.must_leave
+    assert not nodes[0].views.is_left_out and not nodes[0].views.is_left_alone
 
 
 def test_while_nobody_is_missing_nothing_is_asked_of_the_store(nodes: list[OneNode], store: CountingStore) -> None:
@@ -300,7 +299,8 @@ def test_a_node_that_is_started_again_is_taken_in_and_its_earlier_process_leaves
         first = nodes[0].waits_for(1)
         assert [one.slot for one in first.members] == [0, 1, 2, 3]
         assert {one.node for one in first.lost} == {"n3"} and all(one.is_silent for one in first.lost)
-        assert is_missed or wait_until(lambda: nodes[2].views.is_left_out)
+        assert is_missed or wait_until(lambda: nodes[2].views.is_replaced)
+        assert nodes[2].views.is_replaced != is_missed
         assert not again.views.is_left_out and not again.views.has_joined
         new = [member(slot, place.first_life) for slot in (4, 5)]
         again.want(Wanted(joining=new))

@@ -97,6 +97,13 @@ def test_who_began_a_rank_is_read_where_it_is_not_known(store: LocalStore, first
         first.place_of(Member(slot=6, life=2 * LIVES_OF_A_CLAIM))
 
 
+@pytest.mark.parametrize("text", ["{", '{"node": "n4", "ear": {"host": "h", "port": 1}, "index": 9, "claim": 1}'])
+def test_what_is_no_claim_is_said(store: LocalStore, first: Roster, text: str) -> None:
+    store.write("runs/run/segments/00000007/claims/000001.json", text.encode())
+    with pytest.raises(StoreError, match=r"claims/000001\.json is no claim"):
+        first.read()
+
+
 def test_who_met_is_put_once(store: LocalStore, first: Roster) -> None:
     first.begin({"other": ear(9)})
     first.put()

@@ -65,8 +65,11 @@ class SegmentNodes:
 
     @property
     def have_left(self) -> bool:
-        """Whether all have, in a job that Slurm does not end by itself, since it waits for those that are lost."""
-        is_short = self._is_part_of_job or bool(self._names("lost", "joined"))
+        """Whether all have, in a job that Slurm does not end by itself, since it waits for those that are lost.
+
+        Also for one that was only cut off, and has left since: Slurm took it out of the job, and does not hear of it.
+        """
+        is_short = self._is_part_of_job or bool(self._names("lost", "joined")) or not self._listed.issuperset(self._ends)
         return is_short and bool(self._ends) and not self._missing and not self._names("idle")
 
     def describe_lost(self) -> str | None:

@@ -154,6 +154,17 @@ def test_a_job_whose_nodes_have_left_but_for_a_lost_one_does_not_end_by_itself(j
     assert job.look().have_left and not job.nodes.are_idle
 
 
+def test_a_job_does_not_end_by_itself_either_where_the_lost_node_came_back_and_left(job: Job, clock: Clock) -> None:
+    job.end(n2="lost")  # say the others, which train on
+    assert not job.look().must_be_killed(is_wanted=False)
+    job.held = "n1 n3"
+    assert not job.look().must_be_killed(is_wanted=False)
+    job.end(n2="left")
+    assert not job.look().have_left
+    job.end(n1="left", n3="left")
+    assert job.look().have_left and not job.nodes.are_idle
+
+
 def test_of_a_job_that_served_a_segment_before_only_its_own_nodes_count(clock: Clock, tmp_path: Path) -> None:
     job = Job(tmp_path, nodes=["n1", "n3"])
     assert not job.look().must_be_killed(is_wanted=False)

@@ -322,14 +322,14 @@ def _do_part(
         if node is not None and node.is_outside:
             raise SystemExit(f"node {identity.node}: {error}") from error
         write_failure(store, order, f"node {identity.node}: {error}", is_final=isinstance(error, ValueError))
-        if order.keep_seconds:
+        if order.goes_on:
             write_node_end(store, run, fence, NodeEnd(job=identity.job, node=identity.node, how="failed"))
         raise SystemExit(str(error)) from error
     if node.is_outside:
         return None
     if has_worked and may_wait_idle(store, order, requests):
         return wait_idle(store, order, identity, requests)
-    if order.keep_seconds:
+    if order.goes_on:
         write_node_end(store, run, fence, NodeEnd(job=identity.job, node=identity.node, how="left"))
     return None
 

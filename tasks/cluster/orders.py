@@ -38,6 +38,11 @@ class JobOrder(ConfigModel):
         0, description="For so long nodes whose segment was lost wait for the run's next one in their job."
     )
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the job goes on when a node of it is lost: for the next segment, or since the others train on."""
+        return self.keep_seconds > 0 or (self.segment.work == "train" and self.cluster.silent_seconds is not None)
+
 
 class FirstNode(BaseModel):
     """The node that came first, at which the others meet. `incarnation` changes when a job is queued again."""

@@ -102,8 +102,8 @@ class SlurmJob:
         write_order(self._store, self._order)
         order = self._order
         options = submission(order.cluster, order.segment.train, order.grace_seconds, self._name)
-        goes_on = order.keep_seconds > 0
-        self.number = submit([*(["--no-kill"] if goes_on else []), *options], batch_script(order.segment, goes_on))
+        options = [*(["--no-kill"] if order.goes_on else []), *options]
+        self.number = submit(options, batch_script(order.segment, order.goes_on))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -202,7 +202,7 @@ class SlurmJob:
 
     def kill(self) -> None:
         """End the ranks as `stop` does, without time to leave. In a job that may go on only the ranks are killed."""
-        if self._order is None or not self._order.keep_seconds:
+        if self._order is None or not self._order.goes_on:
             self._stop_deadline = time.monotonic()
         elif self._end_deadline is None:
             self._end_deadline = time.monotonic() + ENDING_SECONDS

@@ -16,6 +16,8 @@ from tests.faults.campaign import (
     damage,
     disturbances,
     first_weights,
+    host_losses,
+    host_runs,
     hosts,
     network,
     poison,
@@ -93,6 +95,12 @@ class Faults:
             "cluster: all that happens to three hosts and their links",
             lambda: hosts.everything_happens(site, self._hosts),
         )
+        for loss in host_losses.LOSSES:
+            yield Fault(f"hosts train on: {loss.name}", partial(self._lose_host, loss))
+        yield Fault(
+            f"hosts train on: {host_losses.TWO_DEATHS}",
+            lambda: host_losses.train_on_after_deaths(site, self._hosts),
+        )
         yield Fault("power cut at every operation of a prune", self._kill_prunes)
         yield Fault("a bit flips", partial(damage.flip_bits, site, generator, NUM_FLIPS))
         yield Fault("a file is cut short", partial(damage.cut_short, site, generator, NUM_CUTS))
@@ -122,8 +130,8 @@ class Faults:
         return self._resources.enter_context(running_slurm(folder))
 
     @cached_property
-    def _hosts(self) -> hosts.HostCluster:
-        return self._resources.enter_context(hosts.running_cluster(self._site))
+    def _hosts(self) -> host_runs.HostCluster:
+        return self._resources.enter_context(host_runs.running_cluster(self._site))
 
     @cached_property
     def _requests(self) -> list[tuple[str, str]]:
@@ -148,6 +156,9 @@ class Faults:
 
     def _kill_prunes(self) -> Attempt:
         return prune_kills.kill_at_each(self._site, prune_kills.trace_prune(self._site))
+
+    def _lose_host(self, loss: host_losses.Loss) -> Attempt:
+        return host_losses.train_on_without(self._site, self._hosts, loss)
 
     def _meet_network(self, fault: network.NetworkFault) -> Attempt:
         return network.meet(self._site, self._bucket, fault)

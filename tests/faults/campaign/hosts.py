@@ -1,4 +1,4 @@
-"""A run over three hosts with addresses of their own, in a bucket, and all that happens to a host and to its link.
+"""All that happens to a host and to its link, in turn, to the hosts of one run.
 
 Invariant: rank 0 stands still while something happens to a host, so it happens in the midst of training whatever the
 machine's speed; and a step later, so that what a host was cut from has gone on before the host is back.
@@ -7,48 +7,29 @@ machine's speed; and a step later, so that what a host was cut from has gone on 
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from storage.logs import LOG_NAME
-from tests.faults.campaign.clusters import is_stopped, job_of
-from tests.faults.campaign.network import new_bucket_run, running_server
+from tests.faults.campaign.clusters import job_of
+from tests.faults.campaign.host_runs import (
+    COMMAND_SECONDS,
+    HostCluster,
+    HostRun,
+    cut_from_hosts,
+    get_power_back,
+    lose_power,
+)
 from tests.faults.campaign.results import Attempt
-from tests.faults.campaign.site import STEPS, Site, start_logged
-from tests.helpers import hosts as hosts_helper
-from tests.helpers import slurm_cluster
-from tests.helpers.commands import kill_everything, wait_until
-from tests.helpers.fault_plans import FaultPlan, read_fired
-from tests.helpers.faulty_proxy import running_proxy
-from tests.helpers.hosts import Hosts, Way, running_hosts
-from tests.helpers.slurm_cluster import KILL_WAIT_SECONDS, SlurmCluster, running_slurm
-from training.agents.rank import TITLE
+from tests.faults.campaign.site import STEPS, Site
+from tests.helpers.commands import kill_everything
+from tests.helpers.fault_plans import FaultPlan
+from tests.helpers.hosts import Way
 
-NAMES = ("h1", "h2", "h3")
-SETTINGS: dict[str, Any] = {
-    "cluster__kind": "slurm",
-    "cluster__nodes": len(NAMES),
-    "cluster__min_nodes": len(NAMES) - 1,
-    "train__ranks": 1,
-    "segment__hang_seconds": 60,
-    "segment__lost_seconds": 15,
-    "segment__grace_seconds": 10,
-    "retry__attempts": 3 * STEPS,
-}
-# A store that does not answer is asked again after so long, 10 and 60 s if nothing is said.
-STORE_SECONDS = 5
 SLOW_KILOBITS = 1000  # a second
-COMMAND_SECONDS = 600
-# A host that comes back is told then that its job is over: the job has so long from SIGTERM to SIGKILL, and its srun so
-# long again for its step.
-SLURM_ENDS_SECONDS = 2 * KILL_WAIT_SECONDS + 10
-POLL_SECONDS = 0.5
-JOB_OUTPUT = "hosts-%j.out"
 
 
 @dataclass(frozen=True)
@@ -61,33 +42,13 @@ class HostFault:
     """
 
     name: str
-    happen: Callable[["HostCluster", str], None]
-    mend: Callable[["HostCluster", str], None] = lambda cluster, host: cluster.hosts.mend(host)
+    happen: Callable[[HostCluster, str], None]
+    mend: Callable[[HostCluster, str], None] = lambda cluster, host: cluster.hosts.mend(host)
     rank: int = 1
     steps: int = 1
     cause: str | None = "{host}"
     symptom: str = ""
     until_noticed: bool = False
-
-
-@dataclass(frozen=True)
-class HostCluster:
-    """Hosts, the cluster whose nodes they are, and the address of the store that all of them reach."""
-
-    hosts: Hosts
-    slurm: SlurmCluster
-    endpoint: str
-
-
-def lose_power(cluster: HostCluster, host: str) -> None:
-    """No process is left, and nobody is told."""
-    cluster.hosts.cut(host)
-    cluster.slurm.kill_node(host)
-
-
-def get_power_back(cluster: HostCluster, host: str) -> None:
-    cluster.hosts.mend(host)
-    cluster.slurm.start_node(host)
 
 
 def stand_still(cluster: HostCluster, host: str) -> None:
@@ -105,12 +66,6 @@ def cut_from_store(cluster: HostCluster, host: str) -> None:
     cluster.hosts.cut_from(host, cluster.hosts.store_address)
 
 
-def cut_from_hosts(cluster: HostCluster, host: str) -> None:
-    """Slurm and the store hear of it as before; what it has to say to other ranks is lost."""
-    for name in {*NAMES} - {host}:
-        cluster.hosts.cut_from(host, cluster.hosts.address_of(name))
-
-
 HOST_FAULTS = (
     HostFault("loses its power", lose_power, get_power_back),
     HostFault("is cut off", lambda cluster, host: cluster.hosts.cut(host)),
@@ -124,26 +79,9 @@ HOST_FAULTS = (
 )
 
 
-@contextmanager
-def running_cluster(site: Site) -> Iterator[HostCluster]:
-    """All of it, on this machine, as long as the block lasts. Raises `RuntimeError` where there can be none."""
-    reason = hosts_helper.find_reason_to_skip() or slurm_cluster.find_reason_to_skip()
-    if reason is not None:
-        raise RuntimeError(reason)
-    folder = site.new_folder("hosts")
-    folder.mkdir(parents=True)
-    with (
-        running_hosts(NAMES) as hosts,
-        running_server(site) as server,
-        running_proxy(server, hosts.store_address) as proxy,
-        running_slurm(folder, hosts=hosts) as slurm,
-    ):
-        yield HostCluster(hosts, slurm, proxy.endpoint)
-
-
 def everything_happens(site: Site, cluster: HostCluster) -> Attempt:
     """One after the other to the hosts of one run."""
-    run = _HostRun(site, cluster)
+    run = _DisturbedRun(site, cluster)
     try:
         for number in range(len(HOST_FAULTS)):
             run.meet(number)
@@ -188,60 +126,45 @@ class _Met:
         return f"{self.host} {self.fault.name}: noticed {self.noticed:.0f} s, next step {self.stepped:.0f} s, {gone}"
 
 
-class _HostRun:
+class _DisturbedRun(HostRun):
     """A run whose rank 0 stands still where each fault happens, and again when the run has gone on from it."""
 
     def __init__(self, site: Site, cluster: HostCluster) -> None:
-        self._cluster = cluster
         self.met: list[_Met] = []
-        self._log, self._folder = site.folder / "hosts.log", site.new_folder("hosts")
-        profile = site.folder / "hosts.aws"
-        profile.write_text(f"[default]\nread_timeout = {STORE_SECONDS}\nconnect_timeout = {STORE_SECONDS}\n")
-        output = f'["--output={site.folder}/{JOB_OUTPUT}"]'
-        self.runner = new_bucket_run(site, cluster.endpoint, **SETTINGS, cluster__sbatch=output)
-        self.runner.environment = {
-            **self.runner.environment,
-            "AWS_CONFIG_FILE": str(profile),
-            "SLURM_CONF": cluster.slurm.environment["SLURM_CONF"],
-        }
         plan = FaultPlan()
         for number, fault in enumerate(HOST_FAULTS):
             plan = plan.hang(rank=0, step=_step_of(number)).hang(rank=0, step=_step_of(number) + fault.steps)
         # Else all steps of a fault may be over before the host has asked the store for anything. Last: faults are found
         # by their number.
-        with plan.slow(rank=0).injected(self.runner, self._folder):
-            self.command = start_logged(self.runner, self._log)
+        super().__init__(site, cluster, "hosts", plan.slow(rank=0))
 
     def meet(self, number: int) -> None:
         """Let a fault happen, and mend it when the run has gone on from it. Rank 0 stands still before and after."""
-        fault, cluster, ends = HOST_FAULTS[number], self._cluster, self._count_ends()
-        rank = self._wait_for_still_rank(2 * number)
-        host = self._find_host(fault.rank, job_of(rank))
+        fault, cluster, ends = HOST_FAULTS[number], self.cluster, self._count_ends()
+        rank = self.wait_for_still_rank(2 * number)
+        host = self.find_host(fault.rank, job_of(rank))
         cut_off, said = cluster.slurm.find_job_processes(host), self._count_symptoms(fault, host)
         fault.happen(cluster, host)
         met = _Met(fault, host, cut_off, time.monotonic())
         os.kill(rank, signal.SIGCONT)
         if fault.cause is not None:
-            self._wait(lambda: self._count_ends() > ends)
+            self.wait(lambda: self._count_ends() > ends)
             met.noticed = time.monotonic() - met.began
         if fault.until_noticed:
             self._mend(met)
-        next_rank = self._wait_for_still_rank(2 * number + 1)
-        met.stepped = self._read_marks(2 * number + 1)[0]["at_ns"] / 1e9 - met.began
+        next_rank = self.wait_for_still_rank(2 * number + 1)
+        met.stepped = self.read_marks(2 * number + 1)[0]["at_ns"] / 1e9 - met.began
         if fault.symptom:
-            self._wait(lambda: self._count_symptoms(fault, host) > said)
+            self.wait(lambda: self._count_symptoms(fault, host) > said)
             met.noticed = time.monotonic() - met.began
         if not fault.until_noticed:
             self._mend(met)
         os.kill(next_rank, signal.SIGCONT)
         self.met.append(met)
 
-    def _mend(self, met: _Met) -> None:
-        met.fault.mend(self._cluster, met.host)
-        met.returned = time.monotonic()
-
-    def said(self) -> str:
-        return self._log.read_text()
+    def look(self) -> None:
+        for met in self.met:
+            met.look()
 
     def find_unexpected(self) -> str | None:
         """Where a segment was lost to no fault, or its cause does not say to which, in words."""
@@ -250,18 +173,9 @@ class _HostRun:
         are_told = all(words in cause for words, cause in zip(expected, causes, strict=False))
         return None if are_told and len(causes) == len(expected) else f"causes {causes}, expected {expected}"
 
-    def find_left_behind(self) -> str | None:
-        """What runs on the hosts though the run is complete and Slurm has had the time to end all of it, in words."""
-        self._cluster.slurm.wait_until_idle()
-        deadline = time.monotonic() + SLURM_ENDS_SECONDS
-        while (left := self._find_job_processes()) and time.monotonic() < deadline:
-            self._look()
-            time.sleep(POLL_SECONDS)  # Slurm calls nobody back
-        self._look()
-        return f"processes are left: {left}" if left else None
-
-    def _find_job_processes(self) -> dict[str, list[psutil.Process]]:
-        return {name: found for name in NAMES if (found := self._cluster.slurm.find_job_processes(name))}
+    def _mend(self, met: _Met) -> None:
+        met.fault.mend(self.cluster, met.host)
+        met.returned = time.monotonic()
 
     def _count_ends(self) -> int:
         return self.said().count("Segment ended")
@@ -270,46 +184,7 @@ class _HostRun:
         """In what the host's ranks say; and what it says of its own reports, which are due every few seconds."""
         logs = Path(self.runner.settings["scratch"]).glob(f"runs/*/*/{host}/{LOG_NAME}")
         of_ranks = sum(log.read_text(errors="replace").count(fault.symptom) for log in logs)
-        printed = [line for job in self._log.parent.glob(JOB_OUTPUT.replace("%j", "*")) for line in _read_lines(job)]
-        return of_ranks + sum(fault.symptom in line and f"/{host}.json" in line for line in printed)
-
-    def _wait_for_still_rank(self, fault: int) -> int:
-        self._wait(lambda: bool(self._find_still(fault)))
-        return self._find_still(fault)[0]
-
-    def _find_still(self, fault: int) -> list[int]:
-        return [mark["pid"] for mark in self._read_marks(fault) if is_stopped(mark["pid"])]
-
-    def _read_marks(self, fault: int) -> list[dict[str, Any]]:
-        return [mark for mark in read_fired(self._folder) if mark["fault"] == fault]
-
-    def _find_host(self, rank: int, job: int) -> str:
-        """Where this rank of a job is; of an earlier job there may be one, too, on a host that is not free yet."""
-        for name in NAMES:
-            for process in self._cluster.slurm.find_job_processes(name):
-                with suppress(psutil.NoSuchProcess):
-                    if f"{TITLE} {rank} " in "".join(process.cmdline()) and job_of(process.pid) == job:
-                        return name
-        raise RuntimeError(f"rank {rank} is on no host: {self.said()[-800:]}")
-
-    def _wait(self, condition: Callable[[], bool]) -> None:
-        """Until it holds. Raises `RuntimeError` if the command ends before."""
-
-        def holds() -> bool:
-            self._look()
-            return condition()
-
-        if not wait_until(holds, self.command):
-            raise RuntimeError(f"the command ended too early: {self.said()[-800:]}")
-
-    def _look(self) -> None:
-        for met in self.met:
-            met.look()
-
-
-def _read_lines(path: Path) -> list[str]:
-    """Of a file that is written meanwhile."""
-    return path.read_text(errors="replace").splitlines()
+        return of_ranks + sum(fault.symptom in line and f"/{host}.json" in line for line in self.printed())
 
 
 def _step_of(number: int) -> int:

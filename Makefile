@@ -68,9 +68,10 @@ bench-exact: setup
 bench-starts: setup
 	$(BIN)/python -m tests.benchmarks.bench_starts
 
-# Some minutes; KILLS=10 is a short try. training/agents/README.md says what it measures.
+# Some minutes; KILLS=10 is a short try, NODES=2 has the ranks on two nodes. training/agents/README.md says what it
+# measures.
 bench-survivors: setup
-	$(BIN)/python -m tests.benchmarks.bench_survivors $(if $(KILLS),--kills $(KILLS)) $(if $(EVERY),--every $(EVERY)) $(if $(PICTURE),--picture $(PICTURE))
+	$(BIN)/python -m tests.benchmarks.bench_survivors $(if $(NODES),--nodes $(NODES)) $(if $(KILLS),--kills $(KILLS)) $(if $(EVERY),--every $(EVERY)) $(if $(PICTURE),--picture $(PICTURE))
 
 # Half a minute: what the exact sum and AdamW take of a processor core; the figures stand in training/gradients/README.md.
 bench-passes: setup

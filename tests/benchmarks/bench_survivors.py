@@ -4,7 +4,8 @@ A small model on CPUs, one segment. The next kill comes when no rank is missing 
 many seconds. By the files in which the first rank notes that training goes on: the pause is from SIGKILL to when the
 others go on, the join from there to when the successor trains with them. What a kill costs is the time until then, less
 the time that the undisturbed ranks took just before for as many steps. At the end the checkpoint is held against that
-of one rank that made as many steps, alone. The last line is for machines: `name=value` pairs.
+of one rank that made as many steps, alone. With `--nodes` the ranks are on so many nodes, and it is measured what the
+pause is made of (`survivors_of_nodes.py`). The last line is for machines: `name=value` pairs.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from storage.runs.segments import find_outcome
 from tasks.cluster.processes import POLL_SECONDS
 from tasks.cluster.reports import ReportFollower
 from tasks.reporting.canvas import BLUE, VERMILION, draw_svg
+from tests.benchmarks.survivors_of_nodes import measure, quantile
 from tests.helpers.elastic_runs import Runs
 from tests.helpers.survivors import dying_often, newest_complete, train_as_far
 from tests.helpers.training import launch, read_log
@@ -80,10 +82,14 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--every", type=float, help="seconds from kill to kill; the default is as soon as it can be")
     parser.add_argument("--picture", type=Path, help="SVG to write: the steps over time, and the kills")
+    parser.add_argument("--nodes", type=int, default=1, choices=(1, 2, 4), help="on which the four ranks are")
     options = parser.parse_args()
+    train: dict[str, Any] = {"steps": STEPS, "every_steps": EVERY_STEPS, "background": True}
     with tempfile.TemporaryDirectory() as name:
         runs = Runs(Path(name))
-        train: dict[str, Any] = {"steps": STEPS, "every_steps": EVERY_STEPS, "background": True}
+        if options.nodes > 1:
+            measure(runs, train, options.nodes, NUM_RANKS, options.kills)
+            return
         spec = runs.next_spec(NUM_RANKS, **train)
         with followed(spec) as steps:
             killed_at = kill(spec, options.kills, options.every)
@@ -176,10 +182,6 @@ def sum_up(kills: Sequence[Kill], is_same: bool) -> Figures:
         len(kills), is_same, statistics.median(pauses), quantile(pauses), max(pauses), statistics.median(joins),
         max(joins), statistics.median(costs), mean_cost, 1 - KILLS_OF_DAY * mean_cost / DAY_SECONDS,
     )  # fmt: skip
-
-
-def quantile(values: Sequence[float]) -> float:
-    return sorted(values)[int(0.95 * (len(values) - 1))]
 
 
 def draw(steps: Sequence[tuple[float, int]], killed_at: Sequence[float]) -> str:

@@ -23,6 +23,7 @@ from training.views.folder import ViewFolder
 
 # For what hangs, not for what is slow.
 LONGEST_SECONDS = 500.0
+PROGRAM = "tasks.cluster.node"
 
 
 class Nodes:
@@ -42,7 +43,7 @@ class Nodes:
             "SLURM_JOB_NAME": "nodes",
             "SLURM_NNODES": str(len(self.names)),
         }
-        command = [sys.executable, "-u", "-m", "tasks.cluster.node"]
+        command = [sys.executable, "-u", "-m", PROGRAM]
         command += [self.spec.store, self.spec.run, str(self.spec.fence)]
         with self._file(name).open("ab") as output:
             self._processes[name] = subprocess.Popen(

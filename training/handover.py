@@ -129,7 +129,7 @@ def _give_state(segment: Segment, source: int, is_behind: bool) -> None:
     for tensor in (*segment.trainer.model.state_dict().values(), *optimizer.values(), steps, words):
         broadcast(tensor.detach(), source, segment.world, Collective.STATE)
     if is_behind:
-        segment.trainer.consumption.replace(steps, words)
+        segment.trainer.consumption.replace(steps, words.to(segment.trainer.device))
         segment.trainer.optimization.load_tensors(optimizer)
         _hear(segment, told)
 
@@ -184,7 +184,7 @@ def _consumption(segment: Segment, told: dict[str, Any]) -> tuple[Tensor, Tensor
 
 
 def _optimizer_tensors(segment: Segment, told: dict[str, Any], is_behind: bool) -> dict[str, Tensor]:
-    """In one order on all ranks; of who is behind to be filled."""
+    """In one order on all ranks; of who is behind to be filled, on the CPU: Gloo sends a GPU's tensors from there."""
     optimization = segment.trainer.optimization
     if not told["has_optimizer_state"]:
         return {}

@@ -7,6 +7,7 @@ on its loopback.
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from training.configuration import TrainConfig
@@ -26,6 +27,15 @@ def join_process_group(config: TrainConfig, precision: Precision, world: World) 
     store = _open_meeting(world)
     dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT, store=store, rank=world.rank, world_size=world.size)
     world.group = dist.group.WORLD
+
+
+def can_form_others(config: TrainConfig, device: torch.device) -> bool:
+    """Whether ranks can go on in another group when one of them dies: the exact sum alone, and through Gloo alone.
+
+    A wait for a rank that died raises in Gloo before anything of its sum is queued on a GPU. In NCCL a kernel
+    waits, until somebody aborts it; what is in memory then is no sum.
+    """
+    return config.sum == "exact" and (device.type == "cpu" or config.share_gpus)
 
 
 def _open_meeting(world: World) -> Any:

@@ -27,7 +27,7 @@ from training.models.source import microbatch_cut, source_of
 from training.models.trial import Trial
 from training.outcome import Ending, describe_end
 from training.parts import Segment
-from training.process_group import join_process_group
+from training.process_group import can_form_others, join_process_group
 from training.spec import ResumePoint, SegmentSpec
 from training.stopping import StopFlag, StopReason
 from training.views.folder import ViewFolder
@@ -71,8 +71,8 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag, ahead: Assembli
 
 def _meet_the_others(spec: SegmentSpec, world: World, flag: StopFlag, precision: Precision) -> Membership:
     """Meet all ranks, or, in place of one that died, nobody yet."""
-    folder, can_go_on = ViewFolder(spec.scratch_folder), spec.train.sum == "exact" and precision.device.type == "cpu"
-    views = folder if folder.is_there and can_go_on else None
+    folder = ViewFolder(spec.scratch_folder)
+    views = folder if folder.is_there and can_form_others(spec.train, precision.device) else None
     membership, connections = Membership(world, flag, views, world.life), Connections()
     if not membership.is_joining:
         join_process_group(spec.train, precision, world)

@@ -30,7 +30,7 @@ class Consumption:
         self._words.append(words)
 
     def replace(self, steps: Tensor, words: Tensor) -> None:
-        """Know what another rank does: the steps int64 [S] and their words [S, num_words]."""
+        """Know what another rank does: the steps int64 [S] and their words [S, num_words], on the device."""
         self._steps, self._words = steps.tolist(), list(words)
 
     def forget_before(self, step: int) -> None:

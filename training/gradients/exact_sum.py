@@ -191,6 +191,8 @@ class ExactSum:
             with suppress(RuntimeError):
                 work.wait()
         self._under_way.clear()
+        if self._words.is_cuda:  # copies from and to the buffer are on streams of their own
+            torch.cuda.synchronize(self._words.device)
 
     def _begin(self, fixed_point: FixedPoint) -> None:
         self._fixed_point = fixed_point

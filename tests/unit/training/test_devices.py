@@ -1,6 +1,7 @@
 """A node without the GPUs that a run needs is not one on which it goes on by itself."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from training.metrics.reporter import Reporter
 from training.metrics.training_state import TrainingState
 from training.models.precision import choose_precision
 from training.outcome import Ending
+from training.process_group import can_form_others
 from training.spec import ResumePoint
 from training.world import World
 
@@ -67,3 +69,19 @@ def test_what_would_have_a_node_compute_other_bits_is_not_handed_on_to_ranks(mon
     assert given["NVIDIA_TF32_OVERRIDE"] == "0"
     assert not not_handed_on & given.keys()
     assert given["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64"
+
+
+@pytest.mark.parametrize(
+    ("device", "settings", "can"),
+    [
+        ("cpu", {}, True),
+        ("cuda", {"share_gpus": True}, True),
+        ("cuda", {}, False),
+        ("cpu", {"sum": "fast"}, False),
+        ("cuda", {"share_gpus": True, "sum": "fast"}, False),
+    ],
+)
+def test_ranks_go_on_without_one_that_died_where_all_they_send_goes_through_gloo(
+    device: str, settings: dict[str, Any], can: bool
+) -> None:
+    assert can_form_others(TrainConfig(**settings), torch.device(device)) is can

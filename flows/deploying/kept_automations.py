@@ -1,25 +1,34 @@
 """The automations as they are on the server: made where they are missing, put right, and taken away by the last.
 
-Invariant: each is there once, also where two deploy at one time, and stays as long as a deployment needs it. What a
-person may have changed in one stays: whether it is paused, and of which events it tells.
+Invariant: each is there once, also where two deploy at one time, and stays as long as a deployment needs it. The server
+refuses no second one of a name, so whoever wrote looks again afterwards. What a person may have changed in one stays:
+whether it is paused, and of which events it tells.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
+from http import HTTPStatus
 from typing import Any
 from uuid import UUID
 
 from prefect.automations import AutomationCore, EventTrigger
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
-from prefect.client.schemas.sorting import AutomationSort
 from prefect.events.filters import AutomationFilter, AutomationFilterName
 from prefect.events.schemas.automations import Automation
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
 from flows.deployed import TAG
 from flows.deploying.automations import Wanted, make_automations
 from flows.deploying.changes import Change
 from tasks.prefect_bridge.alerts import EVENTS
 from tasks.text import listed
+
+
+class Found(Automation):
+    """An automation that is on the server, and when the server was asked for it."""
+
+    created: datetime
 
 
 def put_automations(client: SyncPrefectClient, team: str | None) -> tuple[list[Change], list[str]]:
@@ -29,16 +38,15 @@ def put_automations(client: SyncPrefectClient, team: str | None) -> tuple[list[C
     """
     blocks = _find_blocks(client, team or TAG)
     wanted = [one for one in make_automations(blocks, team) if one.automation.actions]
-    found = _find(client, wanted)
-    made = {one.name: client.create_automation(one.automation) for one in wanted if one.name not in found}
-    taken_back = _take_back(client, made, _find(client, wanted)) if made else set()
+    found = _find(client, [one.name for one in wanted])
+    made = _make(client, [one.automation for one in wanted if one.name not in found])
     changes, notes = [], []
     for one in wanted:
         if one.name in found:
             changes.append(_update(client, one, found[one.name][0]))
             notes += _describe_choices(one, found[one.name])
         else:
-            changes.append(Change("unchanged" if one.name in taken_back else "created", "automation", one.name))
+            changes.append(Change("created" if one.name in made else "unchanged", "automation", one.name))
     if not blocks:
         notes.append(
             f"Nobody is told of alerts: the server has no notification block named {team or TAG!r}. Make one, and "
@@ -50,17 +58,24 @@ def put_automations(client: SyncPrefectClient, team: str | None) -> tuple[list[C
 def remove_automations(client: SyncPrefectClient, team: str | None) -> list[Change]:
     """Take away what no deployment on the server needs: of the team's automations, and of those of all."""
     wanted = {one.name: one for one in make_automations([], team) + make_automations([], None)}
-    found = _find(client, list(wanted.values()))
-    users = {tags: _find_users(client, tags) for tags in {wanted[name].tags for name in found}}
-    changes = []
-    for name, automations in found.items():
-        if needing := users[wanted[name].tags]:
-            changes.append(Change("kept", "automation", name, f"needed by {listed(needing)}"))
-            continue
+    found = _find(client, list(wanted))
+    return [_remove(client, name, wanted[name].tags, automations) for name, automations in found.items()]
+
+
+def _remove(client: SyncPrefectClient, name: str, tags: tuple[str, ...], automations: Sequence[Found]) -> Change:
+    """Take an automation away, with all of its name, unless a deployment needs it.
+
+    A deployment that was made meanwhile may have found it, so that nobody made one for it: then it is made again.
+    """
+    users = _find_users(client, tags)
+    if not users:
         for automation in automations:
-            client.delete_automation(automation.id)
-        changes.append(Change("removed", "automation", name))
-    return changes
+            _delete(client, automation)
+        users = _find_users(client, tags)
+        if not users:
+            return Change("removed", "automation", name)
+        _make(client, [AutomationCore.model_validate(automations[0].model_dump(exclude={"id", "created"}))])
+    return Change("kept", "automation", name, f"needed by {listed(users)}")
 
 
 def _find_blocks(client: SyncPrefectClient, name: str) -> list[UUID]:
@@ -78,35 +93,57 @@ def _find_users(client: SyncPrefectClient, tags: tuple[str, ...]) -> list[str]:
     return sorted(deployment.name for deployment in client.read_deployments(deployment_filter=wanted))
 
 
-def _find(client: SyncPrefectClient, wanted: Sequence[Wanted]) -> dict[str, list[Automation]]:
-    """Those of these names that are there, by name, each name's in one order whoever asks."""
-    names = [one.name for one in wanted]
-    named = AutomationFilter(name=AutomationFilterName(any_=names))
-    found = client.read_automations(automations=named, sort=AutomationSort.NAME_ASC)
-    by_name = {name: [automation for automation in found if automation.name == name] for name in names}
-    return {name: sorted(those, key=lambda automation: automation.id) for name, those in by_name.items() if those}
+def _find(client: SyncPrefectClient, names: Sequence[str]) -> dict[str, list[Found]]:
+    """Those of these names that are there, by name; of each name the first first, whoever asks."""
+    named = AutomationFilter(name=AutomationFilterName(any_=list(names)))
+    # Prefect's own call leaves out when they were created.
+    answer = client.request("POST", "/automations/filter", json={"automations": named.model_dump(mode="json")})
+    found = sorted(Found.model_validate_list(answer.json()), key=lambda one: (one.created, one.id))
+    by_name = {name: [one for one in found if one.name == name] for name in names}
+    return {name: those for name, those in by_name.items() if those}
 
 
-def _take_back(client: SyncPrefectClient, made: dict[str, UUID], found: dict[str, list[Automation]]) -> set[str]:
-    """Of what somebody else made at the same time the first stays. The names of which ours was not it."""
-    ours = {name: automation for name, automation in made.items() if found[name][0].id != automation}
-    for automation in ours.values():
-        client.delete_automation(automation)
-    return set(ours)
+def _make(client: SyncPrefectClient, automations: Sequence[AutomationCore]) -> set[str]:
+    """Make automations whose names were not there, each once, whoever else does so now; the names of which ours stays.
+
+    The first of a name stays, and each who made one takes all others away, whosever they are: that it was asked for
+    first says nothing about who sees whose. Of two the one that comes to be there later is always seen by its maker
+    together with the other, and with that who dies before looking leaves no second one either.
+    """
+    ours = [client.create_automation(automation) for automation in automations]
+    found = _find(client, [automation.name for automation in automations]) if ours else {}
+    for _, *others in found.values():
+        for other in others:
+            _delete(client, other)
+    return {name for name, (first, *_) in found.items() if first.id in ours}
 
 
-def _update(client: SyncPrefectClient, wanted: Wanted, found: Automation) -> Change:
+def _delete(client: SyncPrefectClient, automation: Found) -> None:
+    """Take one away, if somebody else did not just now."""
+    try:
+        client.delete_automation(automation.id)
+    except PrefectHTTPStatusError as error:
+        if error.response.status_code != HTTPStatus.NOT_FOUND:
+            raise
+
+
+def _update(client: SyncPrefectClient, wanted: Wanted, found: Found) -> Change:
     automation = _with_choices(wanted, found)
     different = [part for part, value in _parts(automation).items() if _parts(found)[part] != value]
     if not different:
         return Change("unchanged", "automation", wanted.name)
     # Prefect's own call would leave out what is a default here, the kinds of trigger and actions, too.
     content = automation.model_dump(mode="json", exclude={"owner_resource"})
-    client.request("PUT", "/automations/{id}", path_params={"id": found.id}, json=content)
+    try:
+        client.request("PUT", "/automations/{id}", path_params={"id": found.id}, json=content)
+    except PrefectHTTPStatusError as error:
+        if error.response.status_code == HTTPStatus.NOT_FOUND:
+            raise ObjectNotFound(error) from error  # somebody took it away just now
+        raise
     return Change("updated", "automation", wanted.name, ", ".join(different))
 
 
-def _with_choices(wanted: Wanted, found: Automation) -> AutomationCore:
+def _with_choices(wanted: Wanted, found: Found) -> AutomationCore:
     """What is wanted, with what a person may have changed."""
     automation = wanted.automation.model_copy(update={"enabled": found.enabled})
     if (events := _find_chosen_events(wanted, found)) is not None:
@@ -114,7 +151,7 @@ def _with_choices(wanted: Wanted, found: Automation) -> AutomationCore:
     return automation
 
 
-def _find_chosen_events(wanted: Wanted, found: Automation) -> set[str] | None:
+def _find_chosen_events(wanted: Wanted, found: Found) -> set[str] | None:
     if wanted.is_choosable and isinstance(found.trigger, EventTrigger):
         return found.trigger.expect
     return None
@@ -124,7 +161,7 @@ def _parts(automation: AutomationCore) -> dict[str, Any]:
     return automation.model_dump(include={"description", "trigger", "actions"})
 
 
-def _describe_choices(wanted: Wanted, found: list[Automation]) -> list[str]:
+def _describe_choices(wanted: Wanted, found: list[Found]) -> list[str]:
     """What a person has to know of an automation that was there."""
     notes = [] if found[0].enabled else [f"The automation {wanted.name} is paused, and stays so."]
     events = _find_chosen_events(wanted, found[0])

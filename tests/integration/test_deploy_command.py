@@ -8,7 +8,6 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,12 +20,11 @@ import pytest
 from prefect.blocks.notifications import SlackWebhook
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.configured_prefect import asking
 from flows.deploying import automations, kept_automations, run_deployment
 from tasks.prefect_bridge.alerts import EVENTS
 from tests.helpers.messages import require_message
 from tests.helpers.operators import CONFIGURATION, Operator, at_the_server, call_with_server
-from tests.helpers.prefect_server import ANSWER_SECONDS, find_free_port
+from tests.helpers.prefect_server import find_free_port
 
 NOT_FOUND = 404
 CONFIG = "run.toml"
@@ -235,27 +233,49 @@ def test_without_a_configuration_the_automations_are_made_and_taken_away(deploye
     assert exit_code == 0 and deployer.automations() == {}
 
 
-def test_two_that_deploy_at_one_time_make_one_of_each(deployer: Deployer) -> None:
-    together = threading.Barrier(2)
-    found = kept_automations._find
+def test_what_is_taken_away_while_somebody_deploys_is_there_again_as_it_was(deployer: Deployer) -> None:
+    """The other deployment was made after the look at who needs the automations, and found them."""
+    deployer.write("other.toml", f"{deployer.tag}-other")
+    deployer.deploy()
+    before = deployer.automations()
+    paused = f"{deployer.tag}-start-the-next-flow-run"
+    deployer.operator.request("PATCH", f"/automations/{before[paused]['id']}", json={"enabled": False})
+    delete, found = kept_automations._delete, {}
 
-    def find_together(client: Any, wanted: Any) -> Any:
-        answer = found(client, wanted)
-        if not answer:
-            together.wait(ANSWER_SECONDS)  # neither has seen the other's
-        return answer
+    def delete_late(client: Any, automation: Any) -> None:
+        if not found:
+            found.update(deployer.deploy(config="other.toml"))
+        delete(client, automation)
 
-    def put() -> None:
-        with asking() as client:
-            kept_automations.put_automations(client, None)
+    with patch.object(kept_automations, "_delete", delete_late):
+        assert deployer.deploy("--remove") == {
+            ("deployment", deployer.name): "removed",
+            **{("automation", name): "kept" for name in deployer.shared},
+        }
+    assert {found["automation", name] for name in deployer.shared} == {"unchanged"}
+    after = deployer.automations()
+    assert after[paused]["enabled"] is False
+    for part in ("description", "trigger", "actions"):
+        assert [without_ids(after[name][part]) for name in before] == [
+            without_ids(before[name][part]) for name in before
+        ]
 
-    with temporary_settings({PREFECT_API_URL: deployer.url}), patch.object(kept_automations, "_find", find_together):
-        threads = [threading.Thread(target=copy_context().run, args=(put,)) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert set(deployer.automations()) == deployer.shared  # and fails if there are two of one name
+
+def test_two_that_take_away_at_one_time_both_end_well(deployer: Deployer) -> None:
+    deployer.type()
+    delete, others = kept_automations._delete, []
+
+    def delete_late(client: Any, automation: Any) -> None:
+        if not others:
+            others.append("")
+            others.append(deployer.type("--remove"))
+        delete(client, automation)
+
+    with patch.object(kept_automations, "_delete", delete_late):
+        exit_code, printed = deployer.type("--remove")
+    assert exit_code == 0, printed
+    assert others[1][0] == 0, others
+    assert deployer.automations() == {}
 
 
 MISTAKES = {
@@ -354,3 +374,14 @@ def answering(status: int, body: str) -> Iterator[int]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def what_it_does(automation: dict[str, Any]) -> Any:
+    return without_ids({part: automation[part] for part in ("description", "trigger", "actions")})
+
+
+def without_ids(part: Any) -> Any:
+    """A part of an automation without what the server names anew in each."""
+    if isinstance(part, dict):
+        return {name: without_ids(value) for name, value in part.items() if name != "id"}
+    return [without_ids(value) for value in part] if isinstance(part, list) else part

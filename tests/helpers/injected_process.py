@@ -92,16 +92,19 @@ def take_up_plan(command_line: Sequence[str], environment: Mapping[str, str]) ->
     process = InjectedProcess(role, int(command_line[-1]) if role == "rank" else None, folder)
     (folder / "family" / f"{role}-{os.getpid()}").touch()
     faults = list(enumerate(plan.faults))
-    _shorten_history()
+    shorten_history()
     _install_world_faults(process, faults)
     if role == "launcher":
-        _let_ranks_meet(folder, watched, plan)
+        _let_ranks_meet(folder)
         return
     _install(process, watched, plan)
 
 
-def _let_ranks_meet(folder: Path, watched: list[str], plan: FaultPlan) -> None:
-    """The plan is taken up by each rank when it is forked: until then the agent has its modules as they are."""
+def _let_ranks_meet(folder: Path) -> None:
+    """The plan is taken up by each rank when it is forked: until then the agent has its modules as they are.
+
+    It is read then, too: an agent that is kept may have another plan for its next order.
+    """
     from tests.helpers.imported_later import after_import
 
     def change(rank_module: Any) -> None:
@@ -110,7 +113,7 @@ def _let_ranks_meet(folder: Path, watched: list[str], plan: FaultPlan) -> None:
         def meet_and_be_a_rank(order: Any, local_rank: int, life: int, place: Any) -> Any:
             process = InjectedProcess("rank", order.first_rank + local_rank, folder)
             (folder / "family" / f"rank-{os.getpid()}").touch()
-            _install(process, watched, plan)
+            _install(process, *read_plan(folder))
             be_a_rank(order, local_rank, life, place)
 
         rank_module.be_a_rank = meet_and_be_a_rank
@@ -149,7 +152,7 @@ def _install_world_faults(process: InjectedProcess, faults: list[tuple[int, Faul
             _move_to_host(fault.name)
 
 
-def _shorten_history() -> None:
+def shorten_history() -> None:
     """Let a run of a few points and segments put parts of its history as one of days does: to be cut off there too."""
     from tests.helpers.imported_later import after_import
 

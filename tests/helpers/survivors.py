@@ -1,6 +1,7 @@
 """Segments whose ranks are killed one at a time, and the one rank that they are held against."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,11 +13,14 @@ import pytest
 from storage.checkpoints.checkpoints import FoundCheckpoint
 from storage.runs.segments import OutcomeRecord, find_outcome
 from tasks.cluster import ranks
+from tasks.cluster.agents import KeptAgent
 from tasks.cluster.processes import POLL_SECONDS
+from tasks.cluster.ranks import Ranks
 from tests.helpers.elastic_runs import Runs
-from tests.helpers.fault_plans import FaultPlan
-from tests.helpers.processes import LONGEST_SECONDS, assembling_ahead
-from tests.helpers.training import launch, read_log, read_state, train_forked
+from tests.helpers.fault_plans import FaultPlan, read_fired
+from tests.helpers.injected_process import shorten_history
+from tests.helpers.processes import LONGEST_SECONDS, assembling_ahead, train_segment
+from tests.helpers.training import read_log, read_state, train_forked
 from training.agents.order import AgentOrder
 from training.metrics.training_state import TrainingState
 from training.segment import run_segment
@@ -36,13 +40,56 @@ def meet(plan: FaultPlan, folder: Path, spec: SegmentSpec, patch: pytest.MonkeyP
         patch.setenv(name, value)
 
 
-def train_to_end(spec: SegmentSpec, runs: Runs) -> OutcomeRecord:
-    with launch(spec, GRACE_SECONDS) as ranks:
-        while ranks.is_running(POLL_SECONDS):
-            pass
-    outcome = find_outcome(runs.store, spec.run, spec.fence)
-    assert outcome is not None, read_log(spec)
-    return outcome
+class PlannedAgent:
+    """An agent that is kept for several segments, each of whose ranks meet a plan of their own.
+
+    To begin an agent takes longer than such a segment. Faults are of ranks alone: the agent itself met an empty plan.
+    """
+
+    def __init__(self, kept: KeptAgent, folder: Path) -> None:
+        self._kept, self._folder = kept, folder
+
+    def launch(self, spec: SegmentSpec, plan: FaultPlan) -> Ranks:
+        """The ranks of a segment, to be used as a context manager; what took place before is forgotten."""
+        shutil.rmtree(self._folder)
+        plan.environment(self._folder, [Path(spec.store), spec.scratch_folder])
+        return Ranks(spec, GRACE_SECONDS, kept=self._kept)
+
+    def train_to_end(self, spec: SegmentSpec, plan: FaultPlan, runs: Runs) -> OutcomeRecord:
+        """The outcome of a segment when its ranks are gone. Fails with their log if they left none."""
+        with self.launch(spec, plan) as launched:
+            while launched.is_running(POLL_SECONDS):
+                pass
+        outcome = find_outcome(runs.store, spec.run, spec.fence)
+        assert outcome is not None, read_log(spec)
+        return outcome
+
+    def fired(self) -> list[dict[str, Any]]:
+        """What took place of the plan at hand, in order: see `read_fired`."""
+        return read_fired(self._folder)
+
+
+@contextmanager
+def planned_agent(folder: Path) -> Iterator[PlannedAgent]:
+    """An agent for the block; plans lie in the folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in FaultPlan().environment(folder, []).items():
+            patch.setenv(name, value)
+        kept = KeptAgent()
+    try:
+        yield PlannedAgent(kept, folder)
+    finally:
+        kept.close()
+
+
+def train_undisturbed(runs: Runs, **train: Any) -> dict[int, FoundCheckpoint]:
+    """The checkpoints of one rank without an agent that meets nothing, with a history as short as a plan makes it."""
+    return runs.train(1, target=_train_with_short_history, **train)
+
+
+def _train_with_short_history(spec: SegmentSpec, world: World) -> Any:
+    shorten_history()
+    return train_segment(spec, world)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,15 @@ from tasks.cluster.rank_ends import describe_rank_ends
 from tasks.recovery.settle import describe_cause
 from tests.helpers.elastic_runs import Runs, require_the_same
 from tests.helpers.fault_plans import FaultPlan, Moment, StepFault
-from tests.helpers.survivors import GRACE_SECONDS, dying_often, meet, newest_complete, train_as_far, train_to_end
+from tests.helpers.survivors import (
+    GRACE_SECONDS,
+    PlannedAgent,
+    dying_often,
+    newest_complete,
+    planned_agent,
+    train_as_far,
+    train_undisturbed,
+)
 from tests.helpers.training import launch, read_log
 from training.agents.locks import find_holders
 from training.spec import SegmentSpec
@@ -137,24 +146,21 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 @pytest.fixture(scope="module")
-def expected(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[int, FoundCheckpoint]:
-    """The checkpoints of one rank that meets nothing."""
-    return undisturbed(runs, tmp_path_factory.mktemp("plan"), **FEW_STEPS)
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlannedAgent]:
+    with planned_agent(tmp_path_factory.mktemp("plans") / "plan") as agent:
+        yield agent
 
 
 @pytest.fixture(scope="module")
-def expected_best(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[int, FoundCheckpoint]:
+def expected(runs: Runs) -> dict[int, FoundCheckpoint]:
+    """The checkpoints of one rank that meets nothing."""
+    return train_undisturbed(runs, **FEW_STEPS)
+
+
+@pytest.fixture(scope="module")
+def expected_best(runs: Runs) -> dict[int, FoundCheckpoint]:
     """The same, of the best model and of the last one."""
-    return undisturbed(runs, tmp_path_factory.mktemp("plan"), **BEST)
-
-
-def undisturbed(runs: Runs, folder: Path, **train: Any) -> dict[int, FoundCheckpoint]:
-    """In a process with a plan, as the others are."""
-    spec = runs.next_spec(1, **train)
-    with pytest.MonkeyPatch.context() as patch:
-        meet(FaultPlan(), folder, spec, patch)
-        train_to_end(spec, runs)
-    return runs.checkpoints_of(spec)
+    return train_undisturbed(runs, **BEST)
 
 
 def rows(deaths: tuple[Death, ...]) -> pytest.MarkDecorator:
@@ -169,21 +175,19 @@ def test_the_others_train_on_when_a_rank_dies(
     death: Death,
     runs: Runs,
     expected: dict[int, FoundCheckpoint],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    agent: PlannedAgent,
 ) -> None:
     spec = runs.next_spec(NUM_RANKS, **FEW_STEPS | dict(death.settings))
-    meet(death.plan, tmp_path / "plan", spec, monkeypatch)
-    require_survived(death, train_to_end(spec, runs), spec, tmp_path / "plan")
+    require_survived(death, agent.train_to_end(spec, death.plan, runs), spec, agent)
     found = runs.checkpoints_of(spec)
     assert max(found) == 9 and expected.keys() == {4, 8, 9}
     for step in found.keys() & expected.keys():
         require_the_same(found[step], expected[step], runs)
 
 
-def require_survived(death: Death, outcome: OutcomeRecord, spec: SegmentSpec, folder: Path) -> None:
+def require_survived(death: Death, outcome: OutcomeRecord, spec: SegmentSpec, agent: PlannedAgent) -> None:
     """One segment to its end, in which just those died that were to."""
-    assert death.plan.fired(folder), read_log(spec)
+    assert agent.fired(), read_log(spec)
     assert (outcome.outcome, outcome.last_step, outcome.world_size) == ("completed", 9, spec.train.ranks), read_log(
         spec
     )
@@ -201,12 +205,10 @@ def test_the_best_model_is_written_by_who_holds_the_share_of_a_rank_that_dies(
     death: Death,
     runs: Runs,
     expected_best: dict[int, FoundCheckpoint],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    agent: PlannedAgent,
 ) -> None:
     spec = runs.next_spec(death.num_ranks, **BEST)
-    meet(death.plan, tmp_path / "plan", spec, monkeypatch)
-    require_survived(death, train_to_end(spec, runs), spec, tmp_path / "plan")
+    require_survived(death, agent.train_to_end(spec, death.plan, runs), spec, agent)
     require_both(runs.checkpoints_of(spec), expected_best, runs)
 
 
@@ -227,32 +229,28 @@ def let_go_on(marks: list[dict[str, Any]], faults: tuple[int, ...]) -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_joins_while_the_best_model_is_written_is_the_first_one_and_puts_its_index(
-    runs: Runs, expected_best: dict[int, FoundCheckpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Runs, expected_best: dict[int, FoundCheckpoint], agent: PlannedAgent
 ) -> None:
     """Others notice a death when they next send or receive; by then there may be a view with the successor."""
     spec = runs.next_spec(NUM_RANKS, **BEST)
     plan = held(0, "optimizer").hang(1, 7).hang(2, 7).kill_at_step(7, rank=0)
-    meet(plan, tmp_path / "plan", spec, monkeypatch)
     views = ViewFolder(spec.scratch_folder)
-    with launch(spec, GRACE_SECONDS) as ranks:
+    with agent.launch(spec, plan) as ranks:
         while ranks.is_running(POLL_SECONDS):
             if (newest := views.find_newest(0)) is not None and newest.joined:
-                let_go_on(plan.fired(tmp_path / "plan"), faults=(1, 2))
+                let_go_on(agent.fired(), faults=(1, 2))
     outcome = find_outcome(runs.store, spec.run, spec.fence)
     assert outcome is not None and outcome.outcome == "completed", read_log(spec)
     assert "restore" not in outcome.phases
     require_both(runs.checkpoints_of(spec), expected_best, runs)
 
 
-def test_where_both_die_that_hold_a_share_of_the_best_model_the_segment_ends(
-    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_both_die_that_hold_a_share_of_the_best_model_the_segment_ends(runs: Runs, agent: PlannedAgent) -> None:
     spec = runs.next_spec(NUM_RANKS, **BEST)
     plan = held(1, "model").hang(2, 7).kill_at_step(7, rank=0).kill_at_step(7, rank=1)
-    meet(plan, tmp_path / "plan", spec, monkeypatch)
-    with launch(spec, GRACE_SECONDS) as ranks:
+    with agent.launch(spec, plan) as ranks:
         while ranks.is_running(POLL_SECONDS):
-            marks = plan.fired(tmp_path / "plan")
+            marks = agent.fired()
             if {mark["fault"] for mark in marks} == {0, 1, 2, 3}:  # it meets both deaths at once
                 let_go_on(marks, faults=(1,))
     assert "The ranks died that held a share of the best model's checkpoint" in read_log(spec)
@@ -270,14 +268,13 @@ def deadly(effect: str, times: int | None) -> FaultPlan:
     [("crash", 2, "SIGSEGV"), pytest.param("process", 3, "SIGKILL", marks=pytest.mark.slow)],
 )
 def test_a_microbatch_that_ends_who_computes_it_ends_the_segment_and_is_named(
-    effect: str, num_deaths: int, cause: str, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    effect: str, num_deaths: int, cause: str, runs: Runs, agent: PlannedAgent
 ) -> None:
-    spec, plan = runs.next_spec(NUM_RANKS, **FEW_STEPS), deadly(effect, times=None)
-    meet(plan, tmp_path / "plan", spec, monkeypatch)
-    with launch(spec, GRACE_SECONDS) as ranks:
+    spec = runs.next_spec(NUM_RANKS, **FEW_STEPS)
+    with agent.launch(spec, deadly(effect, times=None)) as ranks:
         while ranks.is_running(POLL_SECONDS):
             pass
-    died = plan.fired(tmp_path / "plan")
+    died = agent.fired()
     assert len(died) == num_deaths, read_log(spec)
     ((step, index),) = {(mark["step"], mark["microbatch"]) for mark in died}
     account = describe_rank_ends(spec.scratch_folder)
@@ -291,13 +288,12 @@ def test_a_microbatch_that_ends_who_computes_it_ends_the_segment_and_is_named(
 
 @pytest.mark.slow
 def test_two_kills_at_one_microbatch_that_somebody_may_have_sent_end_no_segment(
-    runs: Runs, expected: dict[int, FoundCheckpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Runs, expected: dict[int, FoundCheckpoint], agent: PlannedAgent
 ) -> None:
     """What is counted is in `unit/training/agents/test_deadly.py`."""
-    spec, plan = runs.next_spec(NUM_RANKS, **FEW_STEPS), deadly("process", times=2)
-    meet(plan, tmp_path / "plan", spec, monkeypatch)
-    outcome = train_to_end(spec, runs)
-    assert len(plan.fired(tmp_path / "plan")) == 2 and outcome.outcome == "completed", read_log(spec)
+    spec = runs.next_spec(NUM_RANKS, **FEW_STEPS)
+    outcome = agent.train_to_end(spec, deadly("process", times=2), runs)
+    assert len(agent.fired()) == 2 and outcome.outcome == "completed", read_log(spec)
     require_the_same(runs.checkpoints_of(spec)[9], expected[9], runs)
 
 

@@ -25,7 +25,7 @@ from tests.helpers.elastic_runs import Runs, require_the_same
 from tests.helpers.fault_plans import FaultPlan, StepFault
 from tests.helpers.hosts import Hosts, running_hosts
 from tests.helpers.nodes import Nodes, running_nodes, spec_of_nodes
-from tests.helpers.survivors import meet, newest_complete, train_as_far, train_to_end
+from tests.helpers.survivors import meet, newest_complete, train_as_far, train_undisturbed
 from training.spec import SegmentSpec
 
 FEW_STEPS: dict[str, Any] = {"steps": 9, "every_steps": 4, "validate_every_steps": 6}
@@ -71,13 +71,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 @pytest.fixture(scope="module")
-def expected(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[int, FoundCheckpoint]:
-    """The checkpoints of one rank that meets nothing, in a process with a plan, as the others are."""
-    spec = runs.next_spec(1, **FEW_STEPS)
-    with pytest.MonkeyPatch.context() as patch:
-        meet(FaultPlan(), tmp_path_factory.mktemp("plan"), spec, patch)
-        train_to_end(spec, runs)
-    return runs.checkpoints_of(spec)
+def expected(runs: Runs) -> dict[int, FoundCheckpoint]:
+    """The checkpoints of one rank that meets nothing."""
+    return train_undisturbed(runs, **FEW_STEPS)
 
 
 @pytest.fixture

@@ -12,11 +12,17 @@ setup: $(VENV)/.installed
 
 # pip and not another installer: torch==2.13.0 is then the CPU build where only that is to be had, without CUDA packages.
 # It would compile modules to bytecode on one core; some packages have files that are no Python, which is why that line
-# may fail. More than half of what the packages have is tests of theirs, or never loaded here.
+# may fail. More than half of what the packages have is tests of theirs, or never loaded here: it is left out, each
+# megabyte takes half a second. Of moto S3 is loaded, and what that needs; pytest compiles Hypothesis by itself.
+NOT_LOADED := tests?|testing|_vendor|pip|setuptools|kubernetes|networkx|altair|apprise|hypothesis|tensorboard|dateparser
+NOT_LOADED := $(NOT_LOADED)|mypyc?|fontTools|lexers|_inductor|transformers/(models|pipelines|exporters)|scipy/signal
+NOT_LOADED := $(NOT_LOADED)|moto/(?!core|s3|iam|events|cloudwatch|sts|moto_|utilities)\w+|huggingface_hub/(cli|inference)
+NOT_LOADED := $(NOT_LOADED)|sympy/(physics|stats|combinatorics|parsing|tensor)|dask/(array|dataframe)|numpy/distutils
+NOT_LOADED := $(NOT_LOADED)|onnxruntime/(transformers|quantization|tools)|onnx/reference|duckdb/experimental
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m compileall -qq -j 0 -x '/(tests|testing|_inductor|kubernetes|networkx|altair|apprise|pip|setuptools|transformers/models|mypyc?|fontTools|lexers|stepfunctions|dateparser|backend/test)/' $(VENV)/lib || true
+	$(BIN)/python -m compileall -qq -j 0 -x '/($(NOT_LOADED))/' $(VENV)/lib || true
 	touch $@
 
 lint: setup

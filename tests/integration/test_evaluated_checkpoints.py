@@ -7,6 +7,8 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from storage.runs.manifest import Manifest
 from storage.runs.retention import find_best
 from storage.runs.run_state import CheckpointRecord, RunState
 from storage.runs.transitions import take_lease
+from tasks.cluster.agents import KeptAgent
+from tasks.cluster.ranks import Ranks
 from tasks.config.load import load_configuration
 from tasks.models import evaluation
 from tests.helpers.commands import call_here
@@ -63,6 +67,19 @@ def own_store(store: LocalStore, tmp_path: Path) -> LocalStore:
 
 def evaluate(store: LocalStore, run: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
     return call_here(["evaluate", f"{store.address}/runs/{run}", *arguments, "--json"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_agent() -> Iterator[None]:
+    """For the evaluations of all tests, each of which would begin one: that takes longer than what it is asked for.
+
+    An agent that was begun for one evaluation is in `test_export.py`; both have the same bits: `test_kept_agents.py`.
+    """
+    kept = KeptAgent()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "Ranks", partial(Ranks, kept=kept))
+        yield
+    kept.close()
 
 
 def result_of(store: LocalStore, run: str, *arguments: object) -> dict[str, Any]:

@@ -19,8 +19,9 @@ from tests.faults.campaign.site import STEPS, Site
 from tests.helpers.commands import kill_everything
 from tests.helpers.fault_plans import FaultPlan
 
-# Less than Slurm needs to give a node up, 10 to 15 s here: then the segment would be over.
-SETTINGS = {"cluster__silent_seconds": 4}
+# Less than Slurm needs to give a node up, 10 to 15 s here: then the segment would be over. Nor is it to be lost to a
+# busy machine, on which ranks need a minute to begin, or give no sign of life for a while.
+SETTINGS = {"cluster__silent_seconds": 4, "segment__hang_seconds": 300, "segment__lost_seconds": 60}
 FIRST = (0,)
 LOST_AT, GONE_ON_AT = STEPS // 3, STEPS // 3 + 2
 

@@ -89,7 +89,7 @@ def cut_from_hosts(cluster: HostCluster, host: str) -> None:
 
 
 class HostRun:
-    """The command of such a run, from its start on, which meets a plan; `settings` are more than all have."""
+    """The command of such a run, from its start on, which meets a plan; `settings` come before those of all."""
 
     def __init__(self, site: Site, cluster: HostCluster, name: str, plan: FaultPlan, **settings: Any) -> None:
         self.cluster = cluster
@@ -98,7 +98,7 @@ class HostRun:
         profile = self._folder / "aws"
         profile.write_text(f"[default]\nread_timeout = {STORE_SECONDS}\nconnect_timeout = {STORE_SECONDS}\n")
         output = f'["--output={self._folder}/job-%j.out"]'
-        self.runner = new_bucket_run(site, cluster.endpoint, **SETTINGS, **settings, cluster__sbatch=output)
+        self.runner = new_bucket_run(site, cluster.endpoint, **{**SETTINGS, **settings, "cluster__sbatch": output})
         self.runner.environment = {
             **self.runner.environment,
             "AWS_CONFIG_FILE": str(profile),

@@ -69,7 +69,9 @@ class SegmentNodes:
 
         Also for one that was only cut off, and has left since: Slurm took it out of the job, and does not hear of it.
         """
-        is_short = self._is_part_of_job or bool(self._names("lost", "joined")) or not self._listed.issuperset(self._ends)
+        is_short = (
+            self._is_part_of_job or bool(self._names("lost", "joined")) or not self._listed.issuperset(self._ends)
+        )
         return is_short and bool(self._ends) and not self._missing and not self._names("idle")
 
     def describe_lost(self) -> str | None:

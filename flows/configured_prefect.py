@@ -93,6 +93,13 @@ def _describe_refusal(shown: str, response: httpx.Response) -> str:
         )
     if response.status_code == HTTPStatus.NOT_FOUND:
         return _describe_no_api(shown)
+    if response.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
+        return (
+            f"The Prefect server at {shown} is busy: it said so (503) each time that it was asked again, for a minute "
+            "by default. Most likely others write into its database, which SQLite lets one at a time do. Type the "
+            "command again; what it has done so far stays. PREFECT_CLIENT_MAX_RETRIES=7 has it asked for four "
+            "minutes. If this happens often, give the server PostgreSQL: deployments/server.md"
+        )
     return f"The Prefect server at {shown} refused what it was asked ({response.status_code}): {response.text[:2000]}"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.helpers.commands import ROOT
 from tests.helpers.operators import WORKER, at_the_server
+from tests.helpers.prefect_server import PATIENT
 
 LINES = re.compile(r"^## Set it up$.*?^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MOST_LINES = 8
@@ -35,7 +36,8 @@ def type_guide(folder: Path, environment: Mapping[str, str], run: str) -> Guided
     A worker of another test would begin a flow run of this schedule.
     """
     text = _read_lines().replace(SERVER_ADDRESS, environment["PREFECT_API_URL"])
-    done = subprocess.run(["bash", "-ec", text], cwd=folder, env=dict(environment), capture_output=True, text=True)
+    given = {**environment, **PATIENT}
+    done = subprocess.run(["bash", "-ec", text], cwd=folder, env=given, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     with at_the_server(folder, environment) as operator:
         name = f"scheduled/{run}"

@@ -19,18 +19,17 @@ from unittest.mock import patch
 
 import httpx
 import psutil
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
 from tasks.corpora.generate import generate_corpus
 from tests.helpers.commands import COMMAND, ROOT, call_here
-from tests.helpers.prefect_server import ANSWER_SECONDS, running
+from tests.helpers.prefect_server import ANSWER_SECONDS, PATIENT, RETRIES_WHILE_BUSY, running
 
 WAIT_SECONDS = 150.0
 POLL_SECONDS = 0.5
-ATTEMPTS = 20
 SOON_SECONDS = 10  # twice as long as the server takes to see that a schedule has changed
 MINUTE_SECONDS = 60
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
@@ -86,7 +85,7 @@ class Operator:
 
     def type(self, *arguments: object) -> "subprocess.CompletedProcess[str]":
         """`holdfast` with these arguments, in the folder and in this process."""
-        with contextlib.chdir(self.folder):
+        with contextlib.chdir(self.folder), temporary_settings({PREFECT_CLIENT_MAX_RETRIES: RETRIES_WHILE_BUSY}):
             return call_with_server(str(self.api.base_url).rstrip("/"), arguments)
 
     def deployment(self, name: str) -> dict[str, Any]:
@@ -252,10 +251,9 @@ class Operator:
 
     def request(self, method: str, url: str, **content: Any) -> Any:
         """The server says 503 while its database is locked; Prefect's own clients ask again too."""
-        for _ in range(ATTEMPTS):
-            response = self.api.request(method, url, **content)
-            if response.status_code != httpx.codes.SERVICE_UNAVAILABLE:
-                break
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while (response := self.api.request(method, url, **content)).status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            assert time.monotonic() < deadline, f"503 for {ANSWER_SECONDS:.0f} s: {method} {url}"
             time.sleep(POLL_SECONDS)  # until the lock is gone
         assert response.is_success, response.text
         return response.json() if response.content else None
@@ -286,7 +284,7 @@ def operating_with_automations(folder: Path, environment: Mapping[str, str]) -> 
 
 def create_automations(folder: Path, environment: Mapping[str, str]) -> None:
     """Those that all deployments share, by the README's command."""
-    given = {**environment, "PYTHONPATH": str(ROOT)}
+    given = {**environment, **PATIENT, "PYTHONPATH": str(ROOT)}
     subprocess.run([*COMMAND, "deploy"], env=given, cwd=folder, check=True, capture_output=True)
 
 
@@ -298,7 +296,8 @@ def deployed(
     pool = ["work-pool", "create", "holdfast", "--type", "process", "--overwrite"]
     deploy = ["deploy", "--all", "--prefect-file", str(ROOT / "deployments/prefect.yaml")]
     for command in [deploy] if has_pool else [pool, deploy]:
-        result = subprocess.run([*prefect, *command], cwd=folder, env=dict(environment), capture_output=True, text=True)
+        given = {**environment, **PATIENT}
+        result = subprocess.run([*prefect, *command], cwd=folder, env=given, capture_output=True, text=True)
         assert result.returncode == 0, result.stdout + result.stderr
     with at_the_server(folder, environment) as operator:
         yield operator

@@ -30,6 +30,11 @@ START_SECONDS = 300.0  # for what hangs, not for what is slow: on PostgreSQL the
 STOP_SECONDS = 15.0
 # All tests share a server. One of its answers took more than half a minute once, with five workers of pytest beside it.
 ANSWER_SECONDS = 150.0
+# How often `prefect` and `holdfast` ask again. The server answers 503 where two requests that read and then write meet,
+# as SQLite lets one write at a time; on a busy machine again and again. Prefect's clients wait 2 s, 4 s, 8 s and so on
+# before they ask again: by default a minute in all, like this more than four.
+RETRIES_WHILE_BUSY = 7
+PATIENT = {"PREFECT_CLIENT_MAX_RETRIES": str(RETRIES_WHILE_BUSY)}
 POLL_SECONDS = 0.2
 DATABASE = "prefect.db"  # where Prefect looks for it in its home
 LOG = "server.log"  # there too

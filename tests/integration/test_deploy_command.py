@@ -18,13 +18,13 @@ from uuid import uuid4
 
 import pytest
 from prefect.blocks.notifications import SlackWebhook
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from flows.deploying import automations, kept_automations, run_deployment
 from tasks.prefect_bridge.alerts import EVENTS
 from tests.helpers.messages import require_message
 from tests.helpers.operators import CONFIGURATION, Operator, at_the_server, call_with_server
-from tests.helpers.prefect_server import find_free_port
+from tests.helpers.prefect_server import RETRIES_WHILE_BUSY, find_free_port
 
 NOT_FOUND = 404
 CONFIG = "run.toml"
@@ -71,7 +71,7 @@ class Deployer:
 
     def make_block(self, name: str) -> str:
         """A notification block's ID."""
-        with temporary_settings({PREFECT_API_URL: self.url}):
+        with temporary_settings({PREFECT_API_URL: self.url, PREFECT_CLIENT_MAX_RETRIES: RETRIES_WHILE_BUSY}):
             return str(SlackWebhook(url="https://hooks.slack.com/services/T/B/K").save(name, overwrite=True))
 
     def automations(self) -> dict[str, dict[str, Any]]:
@@ -343,10 +343,11 @@ def test_a_server_that_is_not_there_is_named_without_its_password(tmp_path: Path
         ("deploy-without-the-password", 401, '{"exception_message": "Unauthorized"}'),
         ("deploy-to-a-page-for-people", 200, "<html>"),
         ("deploy-to-another-api", 404, "{}"),
+        ("deploy-to-a-busy-server", 503, '{"exception_message": "Service Unavailable"}'),
     ],
 )
 def test_what_answers_and_is_of_no_use_is_named(tmp_path: Path, name: str, status: int, body: str) -> None:
-    with answering(status, body) as port:
+    with answering(status, body) as port, temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
         call = partial(call_with_server, f"http://127.0.0.1:{port}/api")
         require_message(name, tmp_path, ["deploy"], call, PORT=port)
 

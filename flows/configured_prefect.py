@@ -16,6 +16,7 @@ from prefect.settings import PREFECT_API_URL
 
 from storage.errors import ConfigurationError
 from storage.objects.s3.address import without_secrets
+from tasks.prefect_bridge.private.server_requests import require_api
 
 ANSWER_SECONDS = 15.0
 REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
@@ -55,8 +56,7 @@ def asking() -> Iterator[SyncPrefectClient]:
         )
     try:
         with get_client(sync_client=True) as client:
-            # Not the page about its health, which is for everybody.
-            client.request("GET", "/admin/version", timeout=ANSWER_SECONDS).json()
+            require_api(client, ANSWER_SECONDS)
             yield client
     except (httpx.TransportError, httpx.InvalidURL) as error:
         message = f"{_describe_silence(address, error)} Start it, or correct the address."

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from storage.errors import StoreError
 from storage.objects.private_folder import make_private_folder
+from tasks.prefect_bridge.private.local_server import is_whole
 
 DATABASE = "prefect.db"
 IN_USE = "in-use"  # locked for as long as the command lives
@@ -169,19 +170,11 @@ def _copy_empty_database(folder: Path) -> None:
     try:
         shutil.copyfile(_empty_database(folder), folder / DATABASE)
     except OSError:  # none was kept, or the disk is full
-        is_whole = False
+        is_kept = False
     else:
-        is_whole = _is_whole(folder / DATABASE)
-    if not is_whole:
+        is_kept = is_whole(folder / DATABASE)
+    if not is_kept:
         (folder / DATABASE).unlink(missing_ok=True)
-
-
-def _is_whole(database: Path) -> bool:
-    """Whether SQLite finds no damage, and the tables were made to the end: nobody looks at them later."""
-    with suppress(sqlite3.Error), closing(sqlite3.connect(database)) as connection:
-        found = connection.execute("pragma quick_check").fetchall()
-        return found == [("ok",)] and bool(connection.execute("select version_num from alembic_version").fetchall())
-    return False
 
 
 def _empty_database(folder: Path) -> Path:

@@ -34,6 +34,7 @@ from flows.own_prefect import (
 from storage.errors import HoldfastError
 from storage.lazy_imports import lazy_imports
 from tasks.console.terminal import console
+from tasks.prefect_bridge.private.local_server import serving
 from training.stopping import follow_parent
 
 # It loads Prefect, which takes seconds: without a server of the user's one is started meanwhile.
@@ -66,21 +67,6 @@ SERVER_SETTINGS = {
     # A library of its queue would write, at each start, checks of the types of its own functions' arguments.
     "PY_KEY_VALUE_DISABLE_BEARTYPE": "true",
 }
-# Loaded without a search for garbage, of which there is hardly any: a sixth of the processor time. And before uvicorn
-# listens to signals: a command that ends at once, by a mistake in its configuration, need not wait for it. FastAPI
-# looks for a request's route in one router after the other, and makes the routes of each when it first does: what a run
-# asks for comes first, and most of the others are never made.
-ASKED_FIRST = ("/flows", "/flow_runs", "/artifacts", "/csrf-token", "/events", "/admin")
-SERVE = f"""
-import gc
-gc.disable()
-import prefect.server.api.server as server
-server.API_ROUTERS = tuple(sorted(server.API_ROUTERS, key=lambda router: router.prefix not in {ASKED_FIRST}))
-gc.freeze()
-gc.enable()
-from uvicorn.main import main
-main()
-"""
 LAST_WORDS_BYTES = 2000
 
 
@@ -98,9 +84,8 @@ class LocalServer:
         self._process = self._launch()
 
     def _launch(self) -> "subprocess.Popen[bytes]":
-        arguments = ["--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1", "--lifespan", "on"]
         return subprocess.Popen(
-            [sys.executable, "-c", SERVE, *arguments, "--port", str(self._port), "--log-level", "error"],
+            serving(self._port),
             env={**os.environ, **database_settings(self._folder), **SERVER_SETTINGS},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

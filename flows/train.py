@@ -6,14 +6,8 @@ process and another machine all go on from the same checkpoint.
 
 from typing import Any, cast
 
-# Prefect loads these at the first call of a flow and of a task: here it is while a local server starts.
-import fastapi.encoders  # noqa: F401
-import prefect.flow_engine
-import prefect.task_engine
-import prefect.utilities.visualization  # noqa: F401
 from prefect import flow
 from prefect.client.schemas.objects import State
-from prefect.exceptions import Abort
 from prefect.states import Cancelled, Completed
 
 from storage.datasets import DatasetManifest
@@ -36,6 +30,9 @@ from tasks.configuration.run import RunConfig
 from tasks.console.announce import warn
 from tasks.evaluate import evaluate_run
 from tasks.prefect_bridge.final_errors import never_retry
+
+# It loads what Prefect else loads at the first call of a flow and of a task: here it is while a local server starts.
+from tasks.prefect_bridge.private.engines import abandoned
 from tasks.prefect_bridge.returned import call_through_prefect, current_call
 from tasks.prefect_bridge.run_end import report_complete, reporting_errors
 from tasks.prefect_bridge.server import send_all
@@ -68,7 +65,7 @@ def train(config: RunConfig, max_segments: int | None = None) -> State[None]:
             returned.note(state)
             return Completed()
         except RunHandedOverError as handed_over:
-            raise Abort(str(handed_over)) from None  # Prefect's engine leaves the state to the process that goes on
+            raise abandoned(str(handed_over)) from None  # Prefect's engine leaves the state to the process that goes on
         except RunStoppedError as stopped:
             send_all(why=str(stopped))
             returned.note_error(stopped)

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
-from prefect.context import TaskRunContext
 from prefect.futures import PrefectFuture, as_completed
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
@@ -26,6 +25,7 @@ from tasks.data.units.chunks import num_processes_within
 from tasks.data.units.processes import UnitProcesses
 from tasks.data.units.work import do_unit_at
 from tasks.data.units.workspace import Address
+from tasks.prefect_bridge.private.contexts import outside_of_tasks
 
 Value = TypeVar("Value")
 
@@ -70,7 +70,7 @@ class PrefectUnits:
     def run(self, address: Address, stage: str, indices: Sequence[int], on_done: Callable[[], None]) -> None:
         """Map the task over the units. The first that fails ends the flow, and so those that have not begun."""
         futures = {}
-        with _outside_of_steps():
+        with outside_of_tasks():
             for together in self._together(indices):
                 work = [self.work_on(address, stage, index) for index in together]
                 futures[do_units.submit(_name_of(stage, together), work)] = len(together)
@@ -146,17 +146,6 @@ def _on_dask(address: str) -> TaskRunner[Any]:
             "or take prepare.dask out to prepare on this machine."
         ) from error
     return DaskTaskRunner(address=address)
-
-
-@contextmanager
-def _outside_of_steps() -> Iterator[None]:
-    """Prefect hands the task that is running to each process too, with parameters that no other process can have."""
-    running = cast("ContextVar[TaskRunContext | None]", TaskRunContext.__var__)
-    token = running.set(None)
-    try:
-        yield
-    finally:
-        running.reset(token)
 
 
 @flow(name="prepare units", flow_run_name="units", persist_result=False, retries=0)

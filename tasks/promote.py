@@ -6,9 +6,10 @@ answer delays no promotion.
 
 from storage.runs.run_state import CheckpointRecord, Holder
 from tasks.configuration.run import RunConfig
+from tasks.prefect_bridge.private.contexts import rename_step
 from tasks.promotion.promotion import promote_checkpoint
 from tasks.run_paths import RunPaths
-from tasks.step import rename_step, step
+from tasks.step import step
 from tasks.text import size
 
 

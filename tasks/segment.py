@@ -32,6 +32,7 @@ from tasks.preemption.time_left import warn_of_short_notice
 from tasks.preemption.watch import run_to_end_or_notice
 from tasks.prefect_bridge.alerts import SAVE_FAILED, alert
 from tasks.prefect_bridge.live_page import LivePicture
+from tasks.prefect_bridge.private.contexts import rename_step
 from tasks.prefect_bridge.segment_end import describe_segment_end
 from tasks.prefect_bridge.stop_requests import StopRequests
 from tasks.promote import promote
@@ -42,7 +43,7 @@ from tasks.reporting.changes import describe_other_holdfast
 from tasks.reporting.quarantined import describe_quarantined, describe_setback
 from tasks.retrying import Retry
 from tasks.run_paths import open_run_paths
-from tasks.step import rename_step, step
+from tasks.step import step
 from tasks.supervision.hang import HangWatch
 from tasks.supervision.heartbeat import Heartbeat
 from tasks.supervision.launch import hold_lease, launch_job, require_launchable

@@ -8,20 +8,17 @@ thread as events; a tag would make it ask the server for a slot under a concurre
 tags its flow run has.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar, cast
 
 from prefect import State, task
 from prefect.cache_policies import NO_CACHE
-from prefect.context import TagsContext, TaskRunContext
 from prefect.states import Cancelled, Completed, Failed
-from prefect.transactions import Transaction
 
 from storage.errors import FencedError, RunBusyError, RunHandedOverError, RunStoppedError
 from tasks.console.announce import Trouble
+from tasks.prefect_bridge.private.contexts import outside_of_transactions, without_tags
 from tasks.prefect_bridge.returned import call_through_prefect, current_call
 from tasks.prefect_bridge.suspension import ended_before_suspension
 
@@ -60,28 +57,10 @@ def step(
 
         @wraps(work)
         def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Value:
-            with ended_before_suspension(), _outside_of_transactions(), TagsContext(current_tags=set()):
+            with ended_before_suspension(), outside_of_transactions(), without_tags():
                 returned = call_through_prefect(lambda: run(*args, **kwargs))
             return cast("Value", returned.take())
 
         return call
 
     return decorate
-
-
-def rename_step(name: str) -> None:
-    """Name the step that is running, once it is known what to call it; the next state that Prefect hears of has it."""
-    context = TaskRunContext.get()
-    if context is not None:
-        context.task_run.name = name
-
-
-@contextmanager
-def _outside_of_transactions() -> Iterator[None]:
-    """Prefect shows the steps within a step that fails as rolled back. None is: what they did stands in the store."""
-    active = cast("ContextVar[Transaction | None]", Transaction.__var__)
-    token = active.set(None)
-    try:
-        yield
-    finally:
-        active.reset(token)

@@ -6,29 +6,25 @@ whether it is paused, and of which events it tells.
 """
 
 from collections.abc import Sequence
-from datetime import datetime
 from http import HTTPStatus
 from typing import Any
-from uuid import UUID
 
 from prefect.automations import AutomationCore, EventTrigger
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
-from prefect.events.filters import AutomationFilter, AutomationFilterName
-from prefect.events.schemas.automations import Automation
-from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+from prefect.exceptions import PrefectHTTPStatusError
 
 from flows.deployed import TAG
 from flows.deploying.automations import Wanted, make_automations
 from flows.deploying.changes import Change
 from tasks.prefect_bridge.alerts import EVENTS
+from tasks.prefect_bridge.private.server_requests import (
+    Found,
+    find_automations,
+    find_notification_blocks,
+    replace_automation,
+)
 from tasks.text import listed
-
-
-class Found(Automation):
-    """An automation that is on the server, and when the server was asked for it."""
-
-    created: datetime
 
 
 def put_automations(client: SyncPrefectClient, team: str | None) -> tuple[list[Change], list[str]]:
@@ -36,7 +32,7 @@ def put_automations(client: SyncPrefectClient, team: str | None) -> tuple[list[C
 
     Messages go to each notification block that has the team's name, or `holdfast` for what is told of all runs.
     """
-    blocks = _find_blocks(client, team or TAG)
+    blocks = find_notification_blocks(client, team or TAG)
     wanted = [one for one in make_automations(blocks, team) if one.automation.actions]
     found = _find(client, [one.name for one in wanted])
     made = _make(client, [one.automation for one in wanted if one.name not in found])
@@ -78,15 +74,6 @@ def _remove(client: SyncPrefectClient, name: str, tags: tuple[str, ...], automat
     return Change("kept", "automation", name, f"needed by {listed(users)}")
 
 
-def _find_blocks(client: SyncPrefectClient, name: str) -> list[UUID]:
-    """The notification blocks of this name, of whatever kind."""
-    question: dict[str, Any] = {
-        "block_documents": {"name": {"any_": [name]}},
-        "block_schemas": {"block_capabilities": {"all_": ["notify"]}},
-    }
-    return [UUID(block["id"]) for block in client.request("POST", "/block_documents/filter", json=question).json()]
-
-
 def _find_users(client: SyncPrefectClient, tags: tuple[str, ...]) -> list[str]:
     """The names of the deployments that have all these tags."""
     wanted = DeploymentFilter(tags=DeploymentFilterTags(all_=list(tags)))
@@ -95,10 +82,7 @@ def _find_users(client: SyncPrefectClient, tags: tuple[str, ...]) -> list[str]:
 
 def _find(client: SyncPrefectClient, names: Sequence[str]) -> dict[str, list[Found]]:
     """Those of these names that are there, by name; of each name the first first, whoever asks."""
-    named = AutomationFilter(name=AutomationFilterName(any_=list(names)))
-    # Prefect's own call leaves out when they were created.
-    answer = client.request("POST", "/automations/filter", json={"automations": named.model_dump(mode="json")})
-    found = sorted(Found.model_validate_list(answer.json()), key=lambda one: (one.created, one.id))
+    found = sorted(find_automations(client, names), key=lambda one: (one.created, one.id))
     by_name = {name: [one for one in found if one.name == name] for name in names}
     return {name: those for name, those in by_name.items() if those}
 
@@ -132,14 +116,7 @@ def _update(client: SyncPrefectClient, wanted: Wanted, found: Found) -> Change:
     different = [part for part, value in _parts(automation).items() if _parts(found)[part] != value]
     if not different:
         return Change("unchanged", "automation", wanted.name)
-    # Prefect's own call would leave out what is a default here, the kinds of trigger and actions, too.
-    content = automation.model_dump(mode="json", exclude={"owner_resource"})
-    try:
-        client.request("PUT", "/automations/{id}", path_params={"id": found.id}, json=content)
-    except PrefectHTTPStatusError as error:
-        if error.response.status_code == HTTPStatus.NOT_FOUND:
-            raise ObjectNotFound(error) from error  # somebody took it away just now
-        raise
+    replace_automation(client, found.id, automation)
     return Change("updated", "automation", wanted.name, ", ".join(different))
 
 

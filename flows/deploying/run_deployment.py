@@ -26,7 +26,6 @@ from prefect.client.schemas.objects import StateType, WorkerStatus
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectNotFound
-from prefect.utilities.callables import parameter_schema
 from pydantic import ValidationError
 
 from flows.deployed import TAG
@@ -34,6 +33,7 @@ from flows.deploying.automations import HEARTBEAT_SECONDS
 from flows.deploying.changes import Change
 from flows.scheduled import scheduled
 from storage.errors import ConfigurationError
+from tasks.prefect_bridge.private.server_requests import create_deployment
 from tasks.text import listed
 
 ENTRYPOINT = "holdfast.deployments.scheduled"
@@ -112,7 +112,7 @@ class RunDeployment:
             "entrypoint": ENTRYPOINT,
             "job_variables": {**variables, "env": {**variables.get("env", {}), **ENVIRONMENT}},
             "description": DESCRIPTION.format(run=self.run, configuration=self.configuration),
-            "parameter_openapi_schema": json.loads(parameter_schema(scheduled).model_dump_json(exclude_unset=True)),
+            "parameter_openapi_schema": json.loads(scheduled.parameters.model_dump_json(exclude_unset=True)),
             "enforce_parameter_schema": True,
         }
 
@@ -199,10 +199,10 @@ def _create(client: SyncPrefectClient, wanted: RunDeployment) -> None:
     content = wanted.fields(None) | {
         "name": wanted.name,
         "flow_id": str(client.create_flow_from_name(scheduled.name)),
-        "labels": {RUN_LABEL: wanted.run},  # Prefect's own call has none
+        "labels": {RUN_LABEL: wanted.run},
         "schedules": [{"schedule": wanted.schedule.model_dump(mode="json"), "active": True, "slug": SLUG}],
     }
-    client.request("POST", "/deployments/", json=content)
+    create_deployment(client, content)
 
 
 def _update(client: SyncPrefectClient, wanted: RunDeployment, found: DeploymentResponse) -> Change:

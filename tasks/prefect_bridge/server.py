@@ -14,12 +14,13 @@ from uuid import UUID
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
-from prefect.context import FlowRunContext, SettingsContext, TaskRunContext, get_settings_context
+from prefect.context import FlowRunContext, TaskRunContext
 from prefect.events import emit_event
 from prefect.exceptions import PrefectException
-from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, Settings
+from prefect.settings import PREFECT_API_URL
 
 from tasks.console.announce import announce, warn
+from tasks.prefect_bridge.private.client_settings import without_retries
 
 CALL_SECONDS = 5.0
 POLL_SECONDS = 1.0
@@ -29,8 +30,6 @@ MAX_KEPT = 100
 FLOW_ENDS = "holdfast.flow-ends"
 
 _unsent: deque[ArtifactCreate] = deque(maxlen=MAX_KEPT)
-# Prefect's settings as they were, and with a change. Prefect checks every one of its settings for each copy.
-_changed: tuple[Settings, Settings] | None = None
 
 
 def show(name: str, markdown: str) -> None:
@@ -129,16 +128,5 @@ def _answers() -> bool:
 @contextmanager
 def impatient_client() -> Iterator[SyncPrefectClient]:
     """A client of Prefect's that gives up at once; its own retries take a minute."""
-    context = get_settings_context()
-    with (
-        SettingsContext(profile=context.profile, settings=_without_retries(context.settings)),
-        get_client(httpx_settings={"timeout": CALL_SECONDS}, sync_client=True) as client,
-    ):
+    with without_retries(), get_client(httpx_settings={"timeout": CALL_SECONDS}, sync_client=True) as client:
         yield client
-
-
-def _without_retries(settings: Settings) -> Settings:
-    global _changed
-    if _changed is None or _changed[0] is not settings:
-        _changed = settings, settings.copy_with_update({PREFECT_CLIENT_MAX_RETRIES: 0})
-    return _changed[1]

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 
 import httpx
 from prefect.client.schemas.objects import FlowRun
@@ -20,12 +19,13 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
 
 from tasks.prefect_bridge.flow_runs import call_suspended, find_line
+from tasks.prefect_bridge.private.suspensions import SuspensionRequest, hidden_suspension
 
 NUM_TRIES = 3
 PAUSE_SECONDS = 5.0
 
 # What Prefect's engine watches the server for; None outside of a step.
-_watched: ContextVar[Any] = ContextVar("watched", default=None)
+_watched: ContextVar[SuspensionRequest | None] = ContextVar("watched", default=None)
 
 
 @contextmanager
@@ -35,15 +35,14 @@ def ended_before_suspension() -> Iterator[None]:
     if context is None or _watched.get() is not None:
         yield
         return
-    request = context.flow_run_suspension_request
-    token = _watched.set(request)
-    try:
-        with context.model_copy(update={"flow_run_suspension_request": type(request)()}):
+    with hidden_suspension(context) as request:
+        token = _watched.set(request)
+        try:
             yield
-    finally:
-        _watched.reset(token)
-        if request.is_requested() and (line := find_line()):
-            atexit.register(_show_again, line)  # by then Prefect sends no more signs of life
+        finally:
+            _watched.reset(token)
+            if request.is_requested() and (line := find_line()):
+                atexit.register(_show_again, line)  # by then Prefect sends no more signs of life
     request.raise_if_requested()
 
 

@@ -5,7 +5,7 @@ from flows.deployments import audit, drill, evaluate, export, report, scrub
 from flows.prepare import prepare
 from flows.resume import resume
 from flows.scheduled import scheduled
-from tasks.prefect_bridge.process_end import end_loops_at_exit
+from tasks.prefect_bridge.private.process_end import end_loops_at_exit
 
 __all__ = ["audit", "drill", "evaluate", "export", "prepare", "report", "resume", "scheduled", "scrub"]
 

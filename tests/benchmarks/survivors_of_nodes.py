@@ -21,6 +21,7 @@ from tests.helpers.dying_nodes import dying_nodes
 from tests.helpers.elastic_runs import Runs
 from tests.helpers.nodes import Nodes, running_nodes, spec_of_nodes
 from tests.helpers.survivors import newest_complete, train_as_far
+from training.views.account import all_views
 from training.views.stored import FOLDER_NAME, StoredViews
 
 MOST_MOMENTS_SECONDS = 1.0
@@ -114,7 +115,7 @@ def _deaths(nodes: Nodes) -> Iterator[tuple[int, int, float]]:
     """The view without it, the process, and when its agent saw its end, of each rank that died."""
     spec = nodes.spec
     folder = Path(spec.store) / segment_path(spec.run, spec.fence) / FOLDER_NAME
-    for view, _ in StoredViews(spec.open_store(), spec.run, spec.fence).all_views():
+    for view, _ in all_views(StoredViews(spec.open_store(), spec.run, spec.fence)):
         file = folder / f"{view.number:06d}.json"
         seconds_old = json.loads(file.read_text())["seconds_old"]
         yield from ((view.number, lost.pid, file.stat().st_mtime - seconds_old) for lost in view.lost)

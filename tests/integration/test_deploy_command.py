@@ -263,18 +263,19 @@ def test_what_is_taken_away_while_somebody_deploys_is_there_again_as_it_was(depl
 
 def test_two_that_take_away_at_one_time_both_end_well(deployer: Deployer) -> None:
     deployer.type()
-    delete, others = kept_automations._delete, []
+    delete, others = kept_automations._delete, list[tuple[int, str]]()
+    begun: list[str] = []
 
     def delete_late(client: Any, automation: Any) -> None:
-        if not others:
-            others.append("")
+        if not begun:
+            begun.append("the other one")
             others.append(deployer.type("--remove"))
         delete(client, automation)
 
     with patch.object(kept_automations, "_delete", delete_late):
         exit_code, printed = deployer.type("--remove")
     assert exit_code == 0, printed
-    assert others[1][0] == 0, others
+    assert others[0][0] == 0, others
     assert deployer.automations() == {}
 
 

@@ -21,6 +21,7 @@ import prefect.context as context
 import prefect.exceptions as exceptions
 import pytest
 from prefect import tags
+from prefect._internal.concurrency import threads
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun, TaskRun
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, Settings
@@ -33,12 +34,13 @@ from tasks.prefect_bridge.private import (
     contexts,
     engines,
     local_server,
+    process_end,
     server_requests,
     suspensions,
 )
 from tests.helpers.prefect_server import put_empty_database
 
-MODULES = (client_settings, contexts, engines, local_server, server_requests, suspensions)
+MODULES = (client_settings, contexts, engines, local_server, process_end, server_requests, suspensions)
 
 
 def context_variable(variable: Any, find: Callable[[], Any]) -> None:
@@ -119,6 +121,13 @@ def abort() -> None:
     assert str(engines.abandoned("handed over")) == "handed over"
 
 
+def loop_of(variable: str, find: Callable[[], Any]) -> None:
+    """What begins a loop puts it there."""
+    loop = find()
+    assert getattr(threads, variable) is loop
+    assert loop.thread.is_alive() and callable(loop.shutdown)
+
+
 def client_request() -> None:
     parameters = inspect.signature(SyncPrefectClient.request).parameters
     assert list(parameters)[:3] == ["self", "method", "path"]
@@ -168,6 +177,10 @@ PARTS: dict[str, Callable[[], None]] = {
     "prefect.task_engine": lambda: require_module("prefect.task_engine"),
     "prefect.utilities.visualization": lambda: require_module("prefect.utilities.visualization"),
     "prefect.exceptions.Abort": abort,
+    "prefect._internal.concurrency.threads._run_sync_loop": lambda: loop_of(
+        "_run_sync_loop", threads.get_run_sync_loop
+    ),
+    "prefect._internal.concurrency.threads._global_loop": lambda: loop_of("_global_loop", threads.get_global_loop),
     "prefect.client.orchestration.SyncPrefectClient.request": client_request,
     "prefect.server.api.server.create_app": application,
     "prefect.server.api.server.API_ROUTERS": routers,

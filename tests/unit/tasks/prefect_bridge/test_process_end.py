@@ -22,7 +22,7 @@ for loop in (get_global_loop(), get_run_sync_loop()):
     loop.submit(create_call(asyncio.sleep, 1000))
 sys.exit(3)
 """
-END_LOOPS = "from tasks.prefect_bridge.process_end import end_loops_at_exit; end_loops_at_exit()"
+END_LOOPS = "from tasks.prefect_bridge.private.process_end import end_loops_at_exit; end_loops_at_exit()"
 
 
 def run_program(first: str) -> subprocess.CompletedProcess[str]:

@@ -10,17 +10,25 @@ import atexit
 
 from prefect._internal.concurrency import threads
 
+USES = (
+    "prefect._internal.concurrency.threads._run_sync_loop",
+    "prefect._internal.concurrency.threads._global_loop",
+)
 # They have nothing left to do: what is to be sent was sent when Python joined its other threads, before.
 SECONDS = 5.0
 
 
 def end_loops_at_exit() -> None:
-    """Have this process end Prefect's event loops, if it has some, before its modules are taken apart."""
+    """Have this process end Prefect's event loops, if it has some, before its modules are taken apart.
+
+    Uses the two variables that hold them: the functions around them begin a loop where there is none, and none ends
+    one. Without it a page about leaks is in a worker's log again.
+    """
     atexit.register(_end_loops)
 
 
 def _end_loops() -> None:
-    # Not by Prefect's own functions, which begin a loop where there is none. The first one may use the second one.
+    # The first one may use the second one.
     for loop in (threads._run_sync_loop, threads._global_loop):
         if loop is not None and loop.thread.is_alive():
             loop.shutdown()

@@ -50,8 +50,9 @@ def trains_with(nodes: Nodes, name: str, num_ranks: int) -> bool:
 
 
 def stop_and_require_the_run(nodes: Nodes, name: str, runs: Runs, others: tuple[str, ...] = ()) -> OutcomeRecord:
-    """One node is asked to leave, and all do; what they saved is what one rank would have saved."""
-    nodes.stop(name)
+    """All nodes are asked to leave, and do; what they saved is what one rank would have saved."""
+    for one in (name, *others):
+        nodes.stop(one)
     codes = nodes.wait()
     assert {codes[node] for node in (name, *others)} == {0}, nodes.read_output()
     outcome = find_outcome(runs.store, nodes.spec.run, nodes.spec.fence)

@@ -156,7 +156,8 @@ def test_a_rank_is_replaced_then_a_node_is_lost_and_the_other_one_trains_on(runs
     assert len(lost) == 1 and [slot for view in before for slot in view.joined] == lost
     assert [cause for view in before for cause in view.causes] == ["SIGKILL"]
     assert (len(without.lost), without.num_ranks, set(without.causes)) == (2, 2, {"its node is lost"})
-    assert [(end.node, end.how) for end in read_node_ends(runs.store, made.run, made.fence)] == [("n2", "lost")]
+    ends = read_node_ends(runs.store, made.run, made.fence)
+    assert [(end.node, end.how) for end in ends] == [("n1", "left"), ("n2", "lost")]
     account = describe_relayed_ends(runs.store, made.run, made.fence)
     assert changes_of(account.views) == changes_of(outcome.views)
     found = runs.checkpoints_of(made)

@@ -240,7 +240,7 @@ def test_what_is_taken_away_while_somebody_deploys_is_there_again_as_it_was(depl
     before = deployer.automations()
     paused = f"{deployer.tag}-start-the-next-flow-run"
     deployer.operator.request("PATCH", f"/automations/{before[paused]['id']}", json={"enabled": False})
-    delete, found = kept_automations._delete, {}
+    delete, found = kept_automations._delete, dict[tuple[str, str], str]()
 
     def delete_late(client: Any, automation: Any) -> None:
         if not found:

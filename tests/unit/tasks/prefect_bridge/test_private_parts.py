@@ -23,9 +23,8 @@ import pytest
 from prefect import tags
 from prefect._internal.concurrency import threads
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.objects import FlowRun, TaskRun
+from prefect.client.schemas.objects import FlowRun, State, TaskRun
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, Settings
-from prefect.states import State
 from prefect.transactions import Transaction, get_transaction
 
 import tasks.prefect_bridge.private as private
@@ -40,6 +39,8 @@ from tasks.prefect_bridge.private import (
 )
 from tests.helpers.prefect_server import put_empty_database
 
+# By some of its fields, which its type does not allow.
+_FLOW_RUN_CONTEXT: Any = context.FlowRunContext
 MODULES = (client_settings, contexts, engines, local_server, process_end, server_requests, suspensions)
 
 
@@ -82,7 +83,7 @@ def request_of_a_flow_run() -> None:
     assert field.annotation is flow_run_suspension.FlowRunSuspensionRequest
     request, other = flow_run_suspension.FlowRunSuspensionRequest(), flow_run_suspension.FlowRunSuspensionRequest()
     request.mark_requested(State(type="PAUSED", name="Suspended"))
-    around = context.FlowRunContext.model_construct(flow_run_suspension_request=request)
+    around = _FLOW_RUN_CONTEXT.model_construct(flow_run_suspension_request=request)
     with around, around.model_copy(update={"flow_run_suspension_request": other}):
         flow_run_suspension.raise_if_flow_run_suspension_requested()
     with around, pytest.raises(exceptions.Pause):
@@ -91,7 +92,7 @@ def request_of_a_flow_run() -> None:
 
 def copy_of_a_flow_runs_context() -> None:
     """It can be entered within the context that it was copied from."""
-    around = context.FlowRunContext.model_construct(flow_run=FlowRun(flow_id=uuid4()))
+    around = _FLOW_RUN_CONTEXT.model_construct(flow_run=FlowRun(flow_id=uuid4()))
     with around, around.model_copy(update={}) as copy:
         assert context.FlowRunContext.get() is copy and copy.flow_run is around.flow_run
     assert context.FlowRunContext.get() is None

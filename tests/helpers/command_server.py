@@ -22,7 +22,9 @@ from typing import Any
 
 import flows.cli as cli
 from flows.prefect_server import SETTINGS
+from tasks.cluster.agents import ROOM
 from tests.helpers.fault_plans import FOLDER_VARIABLE, FlipFault, StepFault, read_plan
+from tests.helpers.forked_agents import Nursery, environment_of_server
 from tests.helpers.injected_process import take_up_plan
 from tests.helpers.prefect_server import running
 
@@ -48,10 +50,11 @@ def running_command_server(folder: Path, environment: Mapping[str, str]) -> Iter
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(address))
         listener.listen()
-        command = [sys.executable, "-m", "tests.helpers.command_server", str(listener.fileno())]
-        # NumPy and SciPy would start threads when they are loaded.
-        settings = given | {"OPENBLAS_NUM_THREADS": "1"}
-        with running(command, settings, address.with_suffix(".log"), ROOT, pass_fds=(listener.fileno(),)):
+        # An agent shows its title where the server's arguments are.
+        command = [sys.executable, "-m", "tests.helpers.command_server", str(listener.fileno()), " " * ROOM]
+        with running(
+            command, environment_of_server(given), address.with_suffix(".log"), ROOT, pass_fds=(listener.fileno(),)
+        ):
             listener.close()  # or commands would wait for a server that has failed
             yield given
 
@@ -148,6 +151,12 @@ def _load() -> None:
     """Load it all: here, since Prefect looks at its settings when it is loaded."""
     # In this order: some of them are imported by those after them to be executed on first use, in each process anew.
     # isort: off
+    import training.targets.classification
+    import training.models.encoder.network
+    import pyarrow.compute  # noqa: F401
+    import numpy.ma  # noqa: F401
+    import training.evaluation
+    import training.segment  # noqa: F401
     import tasks.reporting.run_page
     import tasks.reporting.written
     import tasks.data.expectations.validation
@@ -163,6 +172,7 @@ def main() -> None:
     exit_code = 1
     # As the program does: before Prefect is loaded, so that it is called last.
     atexit.register(lambda: cli._leave(exit_code))
+    started_with = dict(os.environ)
     os.environ.update(SETTINGS | os.environ)
     _load()
     gc.collect()
@@ -171,6 +181,7 @@ def main() -> None:
     if len([name for name in threads if name != FORK_SAFE_THREAD]) != 1:
         raise RuntimeError(f"expected one thread, for a fork copies no other, found {threads}")
     serve(socket.socket(fileno=int(sys.argv[1])))
+    Nursery(started_with).use()
     if FOLDER_VARIABLE in os.environ:
         take_up_plan([cli.__name__], os.environ)
     exit_code = cli.execute(sys.argv[1:])

@@ -1,15 +1,24 @@
 """Commands that tests have forked end as those that a user starts: output, exit code, environment."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest
 from tests.helpers.command_server import call_forked, is_forked, running_command_server
-from tests.helpers.commands import COMMAND, ROOT
-from tests.helpers.fault_plans import FaultPlan, Moment
+from tests.helpers.commands import COMMAND, ROOT, Runner, wait_until
+from tests.helpers.fault_plans import FaultPlan, Moment, read_fired
+from tests.helpers.parquet import text_columns, write_parquet
+from tests.helpers.tiny_runs import write_tiny_configuration
+from training.agents.agent import TITLE
+from training.stopping import SUPERVISOR_VARIABLE
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +66,28 @@ def test_with_a_plan_of_faults_a_command_is_forked_if_they_are_ranks(
     assert is_forked(with_a_plan(plan))
     for other in (plan.traced(), plan.clock(60), plan.on_another_host(), plan.disk_full(Moment(operation="write"))):
         assert not is_forked(with_a_plan(other))
+
+
+def test_an_agent_of_a_forked_command_is_forked_and_the_commands_own_child(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    source = write_parquet(tmp_path / "data.parquet", text_columns(200))
+    configuration = write_tiny_configuration(tmp_path, "forked", tmp_path / "store", source)
+    runner = Runner(configuration, {"run": "forked", "store": tmp_path / "store"}, environment)
+    runner.prepare()
+    folder = tmp_path / "store/.tmp/scratch/runs/forked"
+    with FaultPlan().hang(0, 2).injected(runner, tmp_path / "plan") as plan, ThreadPoolExecutor(1) as executor:
+        ended = executor.submit(runner.call, "run")
+        wait_until(lambda: ended.done() or bool(read_fired(plan)))
+        assert not ended.done(), ended.result().stderr
+        (rank,) = read_fired(plan)
+        try:
+            agent = psutil.Process(rank["pid"]).parent()
+            assert agent is not None and " ".join(agent.cmdline()).startswith(f"{TITLE} {folder}")
+            assert SUPERVISOR_VARIABLE not in agent.environ()  # in that of the server: one that was started has it
+            lease = Manifest(LocalStore(tmp_path / "store"), "forked").load_head().state.lease
+            assert lease is not None and agent.ppid() == lease.holder.pid
+        finally:
+            os.kill(rank["pid"], signal.SIGCONT)
+        assert ended.result().returncode == 0, ended.result().stderr
+    assert runner.status()["segments"][0]["outcome"] == "completed"

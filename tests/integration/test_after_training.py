@@ -42,6 +42,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, prefect_server: dict[str, 
     configuration = write_tiny_configuration(folder, RUN, folder / "store", folder / "data")
     settings = {"store": folder / "store", "run": RUN, "retry__delay_seconds": 0.1}
     runner = Runner(configuration, settings, prefect_server)
+    runner.prepare()
     process = runner.start()
     try:
         stop_evaluating_ranks(runner, process)

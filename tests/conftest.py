@@ -3,6 +3,7 @@
 Invariant: what is started for the session is stopped with it.
 """
 
+import fcntl
 import gc
 import os
 import signal
@@ -69,11 +70,28 @@ class RunningTests:
         pytest.exit(f"ended by SIGTERM while these tests ran: {', '.join(running) or 'none'}", returncode=TERMINATED)
 
 
+class OneAtATime:
+    """When tests are collected Hypothesis reads the constants of all our modules, and leaves them on disk.
+
+    The first of xdist's workers does that, for seconds; the others wait, and read what it has left.
+    """
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config) -> Iterator[None]:
+        folder = os.open(config.rootpath, os.O_RDONLY)
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            os.close(folder)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Signals are for the process that prints what happens; a worker of xdist's is ended by that one."""
     gc.disable()  # while tests are collected, next to nothing of what is imported becomes garbage
     config.pluginmanager.register(CpuTimes())
     if hasattr(config, "workerinput"):
+        config.pluginmanager.register(OneAtATime())
         begin_elsewhere(config, config.workerinput)
         if (address := config.workerinput.get("fork_server")) is not None:
             use_fork_server(address)

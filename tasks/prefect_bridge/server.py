@@ -14,6 +14,7 @@ from uuid import UUID
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCollectionFilterKey
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.events import emit_event
 from prefect.exceptions import PrefectException
@@ -49,6 +50,22 @@ def show(name: str, markdown: str) -> None:
     error = _send()
     if error is not None:
         warn(f"Prefect's server does not answer; an artifact is sent when this flow ends: {error}")
+
+
+def show_if_new(name: str, markdown: str) -> None:
+    """As `show`, unless the newest artifact of this name on the server shows the same."""
+    if FlowRunContext.get() is not None and not _is_shown(artifact_key(name), markdown):
+        show(name, markdown)
+
+
+def _is_shown(key: str, markdown: str) -> bool:
+    of_this_key = ArtifactCollectionFilter(key=ArtifactCollectionFilterKey(any_=[key]))
+    try:
+        with impatient_client() as client:
+            newest = client.read_latest_artifacts(artifact_filter=of_this_key)
+    except (httpx.HTTPError, PrefectException):
+        return False
+    return any(artifact.data == markdown for artifact in newest)
 
 
 class LiveArtifact:

@@ -14,13 +14,13 @@ from tasks.data.contract.result import CONTRACT_FILE, find_contract_result
 from tasks.data.remarks.remarks import remarks_on
 
 
-def remarks_of(store: Store, state: RunState, dataset: DatasetManifest) -> list[str]:
-    """A sentence each. Raises `StoreError` where the store does not answer."""
+def find_remarks(store: Store, state: RunState, dataset: DatasetManifest) -> list[str] | None:
+    """A sentence each; None if they cannot be read. Raises `StoreError` where the store does not answer."""
     if dataset.contract is None:
         return []
     try:
         contract = find_contract_result(store, dataset)
     except (CorruptObjectError, ObjectMissingError, ObjectUnreadableError) as error:
         warn(f"The report has no remarks on the data: their {CONTRACT_FILE} cannot be read. {error}")
-        return []
+        return None
     return remarks_on(dataset, contract, DataConfig.model_validate(read_stored(state.config)["data"]))

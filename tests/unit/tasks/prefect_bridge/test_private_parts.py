@@ -39,8 +39,6 @@ from tasks.prefect_bridge.private import (
 )
 from tests.helpers.prefect_server import put_empty_database
 
-# By some of its fields, which its type does not allow.
-_FLOW_RUN_CONTEXT: Any = context.FlowRunContext
 MODULES = (client_settings, contexts, engines, local_server, process_end, server_requests, suspensions)
 
 
@@ -83,7 +81,7 @@ def request_of_a_flow_run() -> None:
     assert field.annotation is flow_run_suspension.FlowRunSuspensionRequest
     request, other = flow_run_suspension.FlowRunSuspensionRequest(), flow_run_suspension.FlowRunSuspensionRequest()
     request.mark_requested(State(type="PAUSED", name="Suspended"))
-    around = _FLOW_RUN_CONTEXT.model_construct(flow_run_suspension_request=request)
+    around = flow_run_context(flow_run_suspension_request=request)
     with around, around.model_copy(update={"flow_run_suspension_request": other}):
         flow_run_suspension.raise_if_flow_run_suspension_requested()
     with around, pytest.raises(exceptions.Pause):
@@ -92,10 +90,15 @@ def request_of_a_flow_run() -> None:
 
 def copy_of_a_flow_runs_context() -> None:
     """It can be entered within the context that it was copied from."""
-    around = _FLOW_RUN_CONTEXT.model_construct(flow_run=FlowRun(flow_id=uuid4()))
+    around = flow_run_context(flow_run=FlowRun(flow_id=uuid4()))
     with around, around.model_copy(update={}) as copy:
         assert context.FlowRunContext.get() is copy and copy.flow_run is around.flow_run
     assert context.FlowRunContext.get() is None
+
+
+def flow_run_context(**parts: Any) -> context.FlowRunContext:
+    """With these parts and no others."""
+    return context.FlowRunContext.model_construct(**parts)
 
 
 def settings_context() -> None:

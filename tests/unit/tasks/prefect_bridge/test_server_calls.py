@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import Any
 
 import pytest
 from prefect.client.schemas.objects import FlowRun
@@ -15,7 +16,7 @@ from prefect.context import FlowRunContext
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tasks.prefect_bridge import server
-from tasks.prefect_bridge.server import artifact_key, send_all, show
+from tasks.prefect_bridge.server import artifact_key, send_all, show, show_if_new
 from tests.helpers.prefect_server import find_free_port
 
 
@@ -79,9 +80,31 @@ def test_what_a_server_cannot_take_at_first_is_told_before_the_flow_ends(
     assert "did not come back" not in caplog.text
 
 
+def test_what_the_newest_artifact_of_a_name_shows_is_not_shown_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "POLL_SECONDS", 0.01)
+    # Asked what it shows, and then to take an artifact, its database is busy; later it is not.
+    answers, taken, shown = [201, 201, 503, 503, 201], list[str](), list[dict[str, Any]]()
+    in_a_flow = FlowRunContext.model_construct(flow_run=FlowRun(id=uuid.uuid4(), flow_id=uuid.uuid4()))  # type: ignore[call-arg]
+    with answering(answers, taken, shown) as address, in_a_flow, temporary_settings({PREFECT_API_URL: address}):
+        try:
+            for text in ("# demo", "# demo", "# another", "# another"):
+                show_if_new("report-demo", text)
+            assert [artifact["data"] for artifact in shown] == ["# demo", "# another"]
+            shown.clear()  # who asks now is told that the server is busy
+            show_if_new("report-demo", "# another")
+            assert [artifact.key for artifact in server._unsent] == ["report-demo"]
+            send_all(patience_seconds=30)
+        finally:
+            server._unsent.clear()
+    assert taken == ["report-demo"] * 3 and answers == []
+
+
 @contextmanager
-def answering(answers: list[int], taken: list[str]) -> Iterator[str]:
-    """A server that is healthy, and answers requests for an artifact with these, one after the other."""
+def answering(answers: list[int], taken: list[str], shown: list[dict[str, Any]] | None = None) -> Iterator[str]:
+    """A server that is healthy, and answers requests for an artifact with these, one after the other.
+
+    What it has taken it appends to `shown`; asked for the newest, it answers with the last of these.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -89,9 +112,14 @@ def answering(answers: list[int], taken: list[str]) -> Iterator[str]:
 
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path.endswith("/latest/filter") and (shown or len(taken) == 0):
+                self._answer(200, (shown or [])[-1:])
+                return
             status = answers.pop(0)
             if status == 201:
                 taken.append(asked["key"])
+                if shown is not None:
+                    shown.append(asked | {"id": str(uuid.uuid4()), "latest_id": str(uuid.uuid4())})
             self._answer(status, asked | {"id": str(uuid.uuid4())})
 
         def _answer(self, status: int, content: object) -> None:

@@ -17,7 +17,6 @@ from storage.checkpoints.results import audit_key
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import CheckpointRecord
-from tasks.prefect_bridge.server import artifact_key
 from tests.helpers.commands import (
     RUN_SECONDS,
     Runner,
@@ -79,24 +78,6 @@ def test_an_evaluation_that_was_killed_or_hangs_is_made_again_and_nobody_evaluat
     assert processes_mentioning(str(trained.settings["store"])) == []
 
 
-def test_a_complete_run_that_is_trained_again_keeps_its_page_and_its_artifact(
-    audited: Runner, prefect_server: dict[str, str]
-) -> None:
-    """As the ticks of a schedule do, for ever."""
-    page = Path(audited.settings["store"]) / "runs" / RUN / "report.html"
-    audited.run()  # it was trained to its end with another setting, which the page shows
-    before, shown = page.stat(), count_artifacts(prefect_server["PREFECT_API_URL"])
-    assert shown
-    audited.run()
-    after = page.stat()
-    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    assert count_artifacts(prefect_server["PREFECT_API_URL"]) == shown
-    page.unlink()
-    audited.run()
-    assert page.stat().st_size == before.st_size
-    assert count_artifacts(prefect_server["PREFECT_API_URL"]) == shown
-
-
 @pytest.mark.slow
 def test_a_ledger_that_proves_nothing_is_an_alert_and_a_failed_flow_run(
     audited: Runner, prefect_server: dict[str, str]
@@ -124,12 +105,6 @@ def test_a_ledger_that_proves_nothing_is_an_alert_and_a_failed_flow_run(
     # The server puts what it hears of steps and events into its database some time later.
     wait_until(lambda: steps_of(api, flow_run) >= wanted)
     wait_until(lambda: alerts(api, store) == [f"holdfast.{store.address}/runs/{RUN}"])
-
-
-def count_artifacts(api: str) -> int:
-    """Artifacts with the run's summary, of all its flow runs."""
-    wanted = {"key": {"any_": [artifact_key(f"report-{RUN}")]}}
-    return len(read(api, "artifacts", artifacts=wanted))
 
 
 def stop_evaluating_ranks(runner: Runner, process: "subprocess.Popen[bytes]") -> None:

@@ -8,7 +8,6 @@ made again at any time. Its last line names what it was made of, so it need not 
 import json
 import time
 from collections.abc import Mapping, MutableMapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from storage.checkpoints.checkpoints import STATE_NAME
@@ -21,6 +20,7 @@ from storage.objects.addresses import RUNS_FOLDER
 from storage.objects.digests import digest_of, sha256_of_bytes
 from storage.objects.history import HistoryContent, HistoryPart
 from storage.objects.store import Store
+from storage.runs.code_version import own_version
 from storage.runs.run_state import CheckpointRecord, RunState
 from storage.runs.segments import find_heartbeat
 from tasks.background import BackgroundThread
@@ -91,22 +91,17 @@ def _write(
 
 
 def _find_made_of(store: Store, state: RunState) -> str | None:
-    """A digest of all that the page is made of, the version of Holdfast included.
+    """A digest of all that the page is made of, Holdfast's own code included; None while a segment is under way.
 
-    None while a segment is under way, whose heartbeat changes, and where Holdfast was not installed. Of checkpoints and
-    the data set their names are enough. It is found before the page is made: what is put meanwhile makes another digest
-    the next time.
+    Its heartbeat changes. Of checkpoints and the data set their names are enough. It is found before the page is made:
+    what is put meanwhile makes another digest the next time.
     """
     if state.lease is not None:
-        return None
-    try:
-        made_by = version("holdfast")
-    except PackageNotFoundError:
         return None
     record = _find_tested(state)
     results = [] if record is None else [evaluation_key(record.path), calibration_key(record.path)]
     found = {key: _find_sha256(store, key) for key in [*results, baseline_key(state.run)]}
-    return digest_of({"holdfast": made_by, "state": state.model_dump(mode="json"), "results": found})
+    return digest_of({"holdfast": own_version().code_sha256, "state": state.model_dump(mode="json"), "results": found})
 
 
 def _find_sha256(store: Store, key: str) -> str | None:

@@ -173,10 +173,7 @@ def render_status(status: dict[str, Any]) -> RenderableType:
     if status["holder"] and status["holder"]["deaths"]:
         lines.append(Text(status["holder"]["deaths"]))
     if status["time"]:
-        useful, spent = status["time"]["goodput"], status["time"]["seconds"]
-        lines.append(
-            Text(f"goodput {words.share(useful)}: of {words.duration(sum(spent.values()))}, {_describe_rest(spent)}")
-        )
+        lines.append(Text(_describe_time(status["time"])))
     if status["clock"]:
         lines.append(Text(status["clock"], "yellow"))
     if status["promoted"]:
@@ -216,6 +213,11 @@ def render_status(status: dict[str, Any]) -> RenderableType:
 
 def _describe_work(status: dict[str, Any], work: str) -> str:
     return f"{work}, as of {words.duration(status['holder']['silent_seconds'])} ago"
+
+
+def _describe_time(time: dict[str, Any]) -> str:
+    useful, spent = time["goodput"], time["seconds"]
+    return f"goodput {words.share(useful)}: of {words.duration(sum(spent.values()))}, {_describe_rest(spent)}"
 
 
 def _describe_rest(spent: dict[str, float]) -> str:

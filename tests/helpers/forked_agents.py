@@ -61,7 +61,7 @@ class ForkedAgent:
         while (code := self.poll()) is None:
             if time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired(AGENT_MODULE, timeout)
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)  # a wait with a limit, which waitpid(2) has not
         return code
 
     def send_signal(self, number: int) -> None:
@@ -143,7 +143,7 @@ def _become(request: dict[str, Any], descriptors: list[int], command: socket.soc
         os.environ.update(request["environment"])
         sys.argv[1:] = [str(talk), *request["arguments"]]
         while os.getppid() == between:
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)  # until the kernel has given this process to the command: nothing signals that
         follow_parent(request["supervisor"])
         command.send(str(os.getpid()).encode())
         command.close()

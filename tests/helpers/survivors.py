@@ -16,7 +16,7 @@ from tasks.cluster import ranks
 from tasks.cluster.agents import KeptAgent
 from tasks.cluster.processes import POLL_SECONDS
 from tasks.cluster.ranks import Ranks
-from tests.helpers.elastic_runs import Runs
+from tests.helpers.elastic_runs import Runs, require_the_same
 from tests.helpers.fault_plans import FaultPlan, read_fired
 from tests.helpers.injected_process import shorten_history
 from tests.helpers.processes import LONGEST_SECONDS, assembling_ahead, train_segment
@@ -118,6 +118,15 @@ def train_as_far(
     (spec.scratch_folder / LAST_STEP).write_text(json.dumps([step, is_validated]))
     assert train_forked(spec, runs.store, _train_to_last_step, longest_seconds).outcome == "preempted", read_log(spec)
     return runs.checkpoints_of(spec)
+
+
+def require_as_of_one_rank(spec: SegmentSpec, last_step: int, runs: Runs, **train: Any) -> None:
+    """Each checkpoint of a segment that ended at this step, byte for byte, is that of one rank without interruption."""
+    found = runs.checkpoints_of(spec)
+    assert max(found) == last_step
+    expected = train_as_far(found[last_step], runs, **train)
+    for step in found:
+        require_the_same(found[step], expected[step], runs)
 
 
 def _train_to_last_step(spec: SegmentSpec, world: World) -> Any:

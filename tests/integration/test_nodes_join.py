@@ -14,10 +14,10 @@ from storage.runs.segments import OutcomeRecord, find_outcome
 from tasks.cluster.orders import read_node_ends
 from tasks.cluster.relayed import describe_relayed_ends
 from tests.helpers import hosts as hosts_module
-from tests.helpers.elastic_runs import Runs, require_the_same
+from tests.helpers.elastic_runs import Runs
 from tests.helpers.hosts import Hosts, running_hosts
 from tests.helpers.nodes import Nodes, running_nodes, spec_of_nodes
-from tests.helpers.survivors import newest_complete, train_as_far
+from tests.helpers.survivors import newest_complete, require_as_of_one_rank
 
 MANY_STEPS: dict[str, Any] = {"steps": 100_000, "every_steps": 10, "validate_every_steps": 25}
 # A busy machine is not silent.
@@ -58,11 +58,7 @@ def stop_and_require_the_run(nodes: Nodes, name: str, runs: Runs, others: tuple[
     outcome = find_outcome(runs.store, nodes.spec.run, nodes.spec.fence)
     assert outcome is not None and outcome.outcome == "preempted", nodes.read_output()
     assert "restore" not in outcome.phases, nodes.read_output()
-    found = runs.checkpoints_of(nodes.spec)
-    assert max(found) == outcome.last_step
-    expected = train_as_far(found[max(found)], runs, **MANY_STEPS)
-    for step in found:
-        require_the_same(found[step], expected[step], runs)
+    require_as_of_one_rank(nodes.spec, outcome.last_step, runs, **MANY_STEPS)
     return outcome
 
 

@@ -25,7 +25,7 @@ from tests.helpers.elastic_runs import Runs, require_the_same
 from tests.helpers.fault_plans import FaultPlan, StepFault
 from tests.helpers.hosts import Hosts, running_hosts
 from tests.helpers.nodes import Nodes, running_nodes, spec_of_nodes
-from tests.helpers.survivors import meet, newest_complete, train_as_far, train_undisturbed
+from tests.helpers.survivors import meet, newest_complete, require_as_of_one_rank, train_undisturbed
 from training.spec import SegmentSpec
 
 FEW_STEPS: dict[str, Any] = {"steps": 9, "every_steps": 4, "validate_every_steps": 6}
@@ -160,11 +160,7 @@ def test_a_rank_is_replaced_then_a_node_is_lost_and_the_other_one_trains_on(runs
     assert [(end.node, end.how) for end in ends] == [("n1", "left"), ("n2", "lost")]
     account = describe_relayed_ends(runs.store, made.run, made.fence)
     assert changes_of(account.views) == changes_of(outcome.views)
-    found = runs.checkpoints_of(made)
-    assert max(found) == outcome.last_step
-    expected = train_as_far(found[max(found)], runs, **MANY_STEPS)
-    for step in found:
-        require_the_same(found[step], expected[step], runs)
+    require_as_of_one_rank(made, outcome.last_step, runs, **MANY_STEPS)
 
 
 @pytest.mark.slow
@@ -189,11 +185,7 @@ def test_a_host_that_is_cut_off_and_reaches_the_store_leaves_while_the_others_tr
     (view,) = outcome.views
     assert (outcome.outcome, view.causes, view.num_ranks) == ("preempted", ["its node is lost"], 2)
     assert "restore" not in outcome.phases
-    found = runs.checkpoints_of(made)
-    assert max(found) == outcome.last_step
-    expected = train_as_far(found[max(found)], runs, **MANY_STEPS)
-    for step in found:
-        require_the_same(found[step], expected[step], runs)
+    require_as_of_one_rank(made, outcome.last_step, runs, **MANY_STEPS)
 
 
 def test_a_node_that_is_asked_to_stop_leaves_alone_while_enough_others_stay(runs: Runs, tmp_path: Path) -> None:
@@ -218,11 +210,7 @@ def test_a_node_that_is_asked_to_stop_leaves_alone_while_enough_others_stay(runs
     assert (outcome.outcome, view.lost, view.num_ranks) == ("preempted", [0], 2), nodes.read_output()
     assert view.causes == ["its node was asked to leave"] and "Traceback" not in nodes.read_output()
     assert "restore" not in outcome.phases
-    found = runs.checkpoints_of(made)
-    assert max(found) == outcome.last_step
-    expected = train_as_far(found[max(found)], runs, **MANY_STEPS)
-    for step in found:
-        require_the_same(found[step], expected[step], runs)
+    require_as_of_one_rank(made, outcome.last_step, runs, **MANY_STEPS)
 
 
 def test_all_nodes_get_a_notice_one_after_the_other_and_nothing_is_lost(runs: Runs, tmp_path: Path) -> None:
@@ -236,8 +224,4 @@ def test_all_nodes_get_a_notice_one_after_the_other_and_nothing_is_lost(runs: Ru
         outcome = outcome_of(nodes, runs)
     said = nodes.read_output()
     assert outcome.outcome == "preempted" and "Traceback" not in said, said
-    found = runs.checkpoints_of(made)
-    assert max(found) == outcome.last_step, said
-    expected = train_as_far(found[max(found)], runs, **MANY_STEPS)
-    for step in found:
-        require_the_same(found[step], expected[step], runs)
+    require_as_of_one_rank(made, outcome.last_step, runs, **MANY_STEPS)

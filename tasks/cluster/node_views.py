@@ -262,6 +262,8 @@ class NodeViews:
     def _settle(self, wanted: Wanted) -> None:
         if not self._is_member:
             wanted = wanted.model_copy(update={"node": self._me.node})
+        if self._leaving.is_asked:  # who joined now would be taken out again, or keep this node
+            wanted = wanted.model_copy(update={"joining": []})
         new, ours = self._decisions.settle(wanted, self._ear_of)
         lost = [one for view in new for one in view.lost]
         self.is_left_out = self.is_left_out or any(one.is_silent and self._is_ours(one.member) for one in lost)

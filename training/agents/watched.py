@@ -71,10 +71,10 @@ class WatchedRanks:
         """For the next end, or a request to stop, or a moment."""
         came = signal.sigtimedwait(SIGNALS, READY_SECONDS if self._succession.is_under_way else WAIT_SECONDS)
         is_asked = came is not None and came.si_signo != signal.SIGCHLD
+        self._succession.settle()  # before an end is seen: whether it was in a view says what that means
+        self._reap()  # before the others are asked to leave: who died just before is done without, and they save
         if is_asked or (self._deadline is None and self._supervisor.is_over()):
             self._ask_to_leave()
-        self._succession.settle()  # before an end is seen: whether it was in a view says what that means
-        self._reap()
         if self._goes_on:
             self._complete()
         if self._is_incomplete:

@@ -27,8 +27,10 @@ from training.world import World
 # The agent hears of an end at once. If it says nothing for so long, no rank has ended, or nobody goes on after it; but
 # of several nodes this one's process may say that it is not decided yet.
 NEXT_VIEW_SECONDS = 10.0
-# A request to stop ends no meeting to which all may still come: they save together after it.
+# A request to stop ends no meeting to which all may still come: they save together after it. Nor the wait for a view
+# after a death just before: with the others that are left, this rank saves.
 MEETING_SECONDS = 10.0
+NOTICED_SECONDS = 2.0
 POLL_SECONDS = 0.002
 SECONDS_BETWEEN_LOOKS = 0.5
 SECONDS_BETWEEN_QUESTIONS = 1.0
@@ -156,7 +158,7 @@ class Membership:
             return None if view is None or (is_joining and self._me not in view.members) else view
 
         self._ask()  # this node's process may not know that a rank is gone, or that there is a newer view
-        found = self._poll(find, longest_seconds)
+        found = self._poll(find, longest_seconds, NOTICED_SECONDS)
         self._seen = max(self._seen, self.number if found is None else found.number)
         return found
 
@@ -262,7 +264,7 @@ class Membership:
             self._given_up.shut_down()
 
     def _poll(
-        self, find: Callable[[], Found | None], longest_seconds: float | None, seconds_after_notice: float = 0.0
+        self, find: Callable[[], Found | None], longest_seconds: float | None, seconds_after_notice: float
     ) -> Found | None:
         """What is found at last; None when the time is over, or so long after a request to stop was seen.
 

@@ -87,3 +87,21 @@ def test_a_first_member_that_does_not_come_is_waited_for_no_longer_than_there_is
             else:
                 is_hopeless = True
             assert entering.result(60) is None
+
+
+@pytest.mark.parametrize("comes", [True, False], ids=["comes", "does not come"])
+def test_a_view_that_was_decided_just_before_a_request_to_stop_is_entered(
+    folder: ViewFolder, monkeypatch: pytest.MonkeyPatch, comes: bool
+) -> None:
+    """Of one that does not come the wait is short, and as long as the time to save it is not."""
+    flag = StopFlag()
+    monkeypatch.setattr(flag, "reason", lambda: StopReason.PREEMPTED)
+    monkeypatch.setattr(membership, "NOTICED_SECONDS", 60.0 if comes else 0.2)
+    alone = VIEW.model_copy(update={"members": VIEW.members[:1]})
+    with ThreadPoolExecutor(1) as ranks:
+        entering = ranks.submit(Membership(World(0, 2, 0, 2), flag, folder).enter_next, 60.0)
+        if comes:
+            with pytest.raises(TimeoutError):
+                entering.result(0.2)
+            folder.commit(alone)
+        assert entering.result(30) == (alone if comes else None)

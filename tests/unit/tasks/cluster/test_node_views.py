@@ -326,3 +326,20 @@ def test_a_node_that_others_went_on_without_commits_nothing_more(nodes: list[One
     nodes[1].want(lost(0))
     nodes[1].views.close()
     assert stored.find(2) is None
+
+
+def test_of_a_node_that_was_asked_to_leave_nobody_is_taken_in_any_more(nodes: list[OneNode]) -> None:
+    leaving, *others = nodes
+    leaving.want(lost(0))
+    leaving.waits_for(1)
+    leaving.views.leave()
+    # As its agent does, in place of the one that died, until its ranks have left.
+    leaving.want(lost(0).model_copy(update={"joining": [member(0, 1)]}))
+    for node in others:
+        view = node.waits_for(2)
+        assert [one.slot for one in view.members] == [2, 3, 4, 5]
+        assert [(one.member, one.is_leaving) for one in view.lost] == [(member(1), True)]
+    assert wait_until(lambda: leaving.views.has_left)
+    leaving.look(3)
+    leaving.views.close()
+    assert leaving.views.has_left and not others[0].folder.has(3)

@@ -23,7 +23,7 @@ from typing import Any
 import flows.cli as cli
 from flows.prefect_server import SETTINGS
 from tasks.cluster.agents import ROOM
-from tests.helpers.fault_plans import FOLDER_VARIABLE, FlipFault, StepFault, read_plan
+from tests.helpers.fault_plans import FOLDER_VARIABLE, ClockFault, HostFault, read_plan
 from tests.helpers.forked_agents import Nursery, environment_of_server
 from tests.helpers.injected_process import take_up_plan
 from tests.helpers.prefect_server import running
@@ -65,16 +65,16 @@ def is_forked(environment: Mapping[str, str]) -> bool:
         return False
     started_with: dict[str, str] = json.loads(Path(address).with_suffix(STARTED_WITH).read_text())
     folder = environment.get(FOLDER_VARIABLE)
-    if folder is not None and not _concerns_ranks_alone(Path(folder)):
+    if folder is not None and _is_heard_of_early(Path(folder)):
         return False
     without = OF_A_PLAN if folder is not None else ()
     return _read_early(environment, without) == _read_early(started_with, without)
 
 
-def _concerns_ranks_alone(folder: Path) -> bool:
-    """Whether a plan's faults are at steps of ranks: of others a command has to hear before it has loaded anything."""
+def _is_heard_of_early(folder: Path) -> bool:
+    """Whether a plan changes what may be looked at while libraries load: the clock, or the machine's name."""
     _, plan = read_plan(folder)
-    return not plan.is_traced and all(isinstance(fault, StepFault | FlipFault) for fault in plan.faults)
+    return any(isinstance(fault, ClockFault | HostFault) for fault in plan.faults)
 
 
 def _read_early(environment: Mapping[str, str], without: Sequence[str]) -> dict[str, str]:

@@ -54,7 +54,7 @@ def test_with_settings_of_which_libraries_are_loaded_a_command_is_not_forked(env
     assert not is_forked(os.environ)
 
 
-def test_with_a_plan_of_faults_a_command_is_forked_if_they_are_ranks(
+def test_with_a_plan_of_faults_a_command_is_forked_but_for_another_clock_or_machine(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     def with_a_plan(plan: FaultPlan) -> dict[str, str]:
@@ -63,9 +63,10 @@ def test_with_a_plan_of_faults_a_command_is_forked_if_they_are_ranks(
     plan = FaultPlan().kill_at_step(3)
     assert call_forked(["--version"], with_a_plan(plan), 120).returncode == 0
     assert [path.name.partition("-")[0] for path in (tmp_path / "family").iterdir()] == ["command"]
-    assert is_forked(with_a_plan(plan))
-    for other in (plan.traced(), plan.clock(60), plan.on_another_host(), plan.disk_full(Moment(operation="write"))):
-        assert not is_forked(with_a_plan(other))
+    for heard_of_late in (plan, plan.traced(), plan.disk_full(Moment(operation="write"))):
+        assert is_forked(with_a_plan(heard_of_late))
+    for heard_of_early in (plan.clock(60), plan.on_another_host()):
+        assert not is_forked(with_a_plan(heard_of_early))
 
 
 def test_an_agent_of_a_forked_command_is_forked_and_the_commands_own_child(

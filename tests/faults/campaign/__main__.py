@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from tests.faults.campaign.faults import Faults
 from tests.faults.campaign.results import Attempt, Result, sum_up, write_results
 from tests.faults.campaign.site import Site
+from tests.helpers.command_server import running_command_server
 from tests.helpers.prefect_server import running_prefect_server
 
 
@@ -31,7 +32,9 @@ def main() -> int:
     results: list[Result] = []
     prefect = options.out / "prefect"
     prefect.mkdir(parents=True)
-    with running_prefect_server(prefect) as environment, ExitStack() as resources:
+    with ExitStack() as resources:
+        server = resources.enter_context(running_prefect_server(prefect))
+        environment = resources.enter_context(running_command_server(prefect, server))
         # Each job has a site with a store of its own: what a power cut takes at one is not missed at another.
         sites = [Site(options.out / f"site-{number}", environment) for number in range(1, options.jobs + 1)]
         all_faults = [Faults(site, random.Random(seed), resources, _say) for site in sites]

@@ -17,7 +17,6 @@ import argparse
 import itertools
 import json
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +34,7 @@ from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState, SegmentRecord
 from tasks.corpora.generate import generate_corpus
 from tasks.reporting.goodput import PART_NAMES, TimeSpent, sum_up_time
-from tests.helpers.commands import Runner, kill_everything, wait_until
+from tests.helpers.commands import Runner, StartedCommand, kill_everything, wait_until
 from tests.helpers.operators import CONFIGURATION, ENDLESS
 from tests.helpers.prefect_server import running_prefect_server
 
@@ -151,7 +150,7 @@ def _live(runner: Runner, interval: Interval, lengths: Sequence[float]) -> dict[
 
 
 @contextmanager
-def _started(runner: Runner) -> Iterator["subprocess.Popen[bytes]"]:
+def _started(runner: Runner) -> Iterator[StartedCommand]:
     """The command, killed with all its processes where the block ends."""
     process = runner.start()
     try:
@@ -160,14 +159,14 @@ def _started(runner: Runner) -> Iterator["subprocess.Popen[bytes]"]:
         kill_everything(process)
 
 
-def _began_at(runner: Runner, process: "subprocess.Popen[bytes]") -> float:
+def _began_at(runner: Runner, process: StartedCommand) -> float:
     """When the run began, by its manifest: preparing the data comes before."""
     _wait_until(lambda: _manifest(runner).find_head() is not None, runner, process)
     return _state(runner).created_at
 
 
 def _train_until(
-    kill_at: float, fence_before: int, runner: Runner, process: "subprocess.Popen[bytes]", interval_seconds: float
+    kill_at: float, fence_before: int, runner: Runner, process: StartedCommand, interval_seconds: float
 ) -> int:
     """Wait until a kill is due, but for as many whole intervals as lie before it once a checkpoint is promoted."""
     _wait_until(lambda: time.time() >= kill_at or _has_promoted(runner, fence_before), runner, process)
@@ -248,7 +247,7 @@ def _show(day: TimeSpent, interval: Interval, state: RunState, waited: float) ->
     )
 
 
-def _wait_until(condition: Callable[[], bool], runner: Runner, process: "subprocess.Popen[bytes]") -> None:
+def _wait_until(condition: Callable[[], bool], runner: Runner, process: StartedCommand) -> None:
     """Raises `SystemExit` with what the command said if it ended before."""
     if not wait_until(condition, process):
         raise SystemExit(runner.log.read_text()[-4000:])

@@ -9,7 +9,6 @@ for machines: `name=value` pairs, medians.
 import argparse
 import resource
 import statistics
-import subprocess
 import tempfile
 import time
 from contextlib import suppress
@@ -21,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tasks.corpora.generate import generate_corpus
-from tests.helpers.commands import RUN_SECONDS, Runner, wait_until
+from tests.helpers.commands import RUN_SECONDS, Runner, StartedCommand, wait_until
 from tests.helpers.fault_plans import FaultPlan, StepFault, read_fired
 from tests.helpers.operators import CONFIGURATION, CORPUS_ROWS
 
@@ -86,7 +85,7 @@ def measure(folder: Path, settings: dict[str, object]) -> Waits:
     )
 
 
-def _kill_ranks(process: "subprocess.Popen[bytes]") -> None:
+def _kill_ranks(process: StartedCommand) -> None:
     for child in psutil.Process(process.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # it ended just now
             if RANK in " ".join(child.cmdline()):

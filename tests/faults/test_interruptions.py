@@ -26,6 +26,7 @@ from tests.helpers.commands import (
     ROOT,
     RUN_SECONDS,
     Runner,
+    StartedCommand,
     call_here,
     kill_everything,
     processes_mentioning,
@@ -184,7 +185,7 @@ def kill_one_rank_while_a_second_command_asks(run: Interrupted) -> None:
     run.exit_codes["rank killed"] = process.wait(RUN_SECONDS)
 
 
-def start_up_to(run: Interrupted, step: int, **settings: Any) -> "subprocess.Popen[bytes]":
+def start_up_to(run: Interrupted, step: int, **settings: Any) -> StartedCommand:
     """The command, when its ranks have reported this step."""
     process = run.runner.start(**settings)
     assert run.runner.wait_for_step(process, step), run.runner.log.read_text()

@@ -2,21 +2,22 @@
 
 A forked command has memory, environment, output, signals and an exit code of its own, and ends as the program does. It
 works in the project's folder, reads nothing from stdin, has no command line of its own in /proc, and is no child of the
-test. So `Runner.call`, which waits for its end, has commands forked where the Prefect server of all tests is used; what
-is stopped, killed or looked at from outside is started as a user starts it.
+test. `Runner` has commands forked where the Prefect server of all tests is used; what is looked for by its command line
+is started as a user starts it.
 """
 
 import atexit
 import gc
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,20 +83,56 @@ def _read_early(environment: Mapping[str, str], without: Sequence[str]) -> dict[
     return {name: value for name, value in early.items() if name not in without}
 
 
+class ForkedCommand:
+    """A command that was forked, as far as `subprocess.Popen` gives it: a `StartedCommand`. `files` are its output."""
+
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str], files: Sequence[Any], in_own_session: bool
+    ) -> None:
+        request = {"arguments": arguments, "environment": dict(environment), "in_own_session": in_own_session}
+        self._arguments = list(arguments)
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._connection.connect(environment[ADDRESS])
+        socket.send_fds(self._connection, [json.dumps(request).encode()], [file.fileno() for file in files])
+        self.pid = int(self._connection.recv(REQUEST_BYTES))
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code; None while it runs."""
+        if self.returncode is None and select.select([self._connection], [], [], 0)[0]:
+            self._hear_of_end()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code when it has ended. Raises `subprocess.TimeoutExpired` after so many seconds."""
+        if self.returncode is None:
+            if not select.select([self._connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self._arguments, timeout or 0.0)
+            self._hear_of_end()
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _hear_of_end(self) -> None:
+        self.returncode = int(self._connection.recv(REQUEST_BYTES))
+        self._connection.close()
+
+
 def call_forked(
     arguments: Sequence[str], environment: Mapping[str, str], seconds: float
 ) -> "subprocess.CompletedProcess[str]":
-    """A command to its end, as `subprocess.run` returns it. Raises `TimeoutError` after so many seconds."""
-    request = json.dumps({"arguments": arguments, "environment": dict(environment)}).encode()
-    with (
-        tempfile.TemporaryFile("w+") as out,
-        tempfile.TemporaryFile("w+") as err,
-        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection,
-    ):
-        connection.settimeout(seconds)
-        connection.connect(environment[ADDRESS])
-        socket.send_fds(connection, [request], [out.fileno(), err.fileno()])
-        exit_code = int(connection.recv(REQUEST_BYTES))
+    """A command to its end, as `subprocess.run` returns it. Raises as `ForkedCommand.wait`."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        exit_code = ForkedCommand(arguments, environment, (out, err), in_own_session=False).wait(seconds)
         for file in (out, err):
             file.seek(0)
         return subprocess.CompletedProcess(list(arguments), exit_code, out.read(), err.read())
@@ -106,8 +143,9 @@ def serve(listener: socket.socket) -> None:
     while True:
         connection, _ = listener.accept()
         request, descriptors, _, _ = socket.recv_fds(connection, REQUEST_BYTES, 2)
-        if os.fork() == 0 and _is_command(connection):
+        if os.fork() == 0:
             listener.close()
+            _wait_for_command(connection)
             connection.close()
             _become(json.loads(request), descriptors)
             return
@@ -117,12 +155,14 @@ def serve(listener: socket.socket) -> None:
         _forget_ended()
 
 
-def _is_command(connection: socket.socket) -> bool:
-    """Whether this is the command, and not the process between it and the server, which reports its exit code."""
+def _wait_for_command(connection: socket.socket) -> None:
+    """Return in the command alone; the process between it and the server reports its number, and its exit code."""
     if (pid := os.fork()) == 0:
-        return True
-    _, status = os.waitpid(pid, 0)
-    connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+        return
+    with suppress(OSError):  # nobody may wait for it any more
+        connection.sendall(str(pid).encode())
+        _, status = os.waitpid(pid, 0)
+        connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
     os._exit(0)
 
 
@@ -140,6 +180,8 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     for number, descriptor in zip((1, 2), descriptors, strict=True):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    if request["in_own_session"]:
+        os.setsid()
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
     os.environ.clear()

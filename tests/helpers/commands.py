@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from unittest.mock import patch
 
 import psutil
@@ -24,13 +24,35 @@ from tasks.config.load import load_configuration
 from tasks.data.pipeline import prepare_dataset
 from tasks.reporting.status import read_status
 from tasks.run_paths import open_run_paths
-from tests.helpers.command_server import call_forked, is_forked
+from tests.helpers.command_server import ForkedCommand, call_forked, is_forked
 
 COMMAND = [sys.executable, "-m", "flows.cli"]
 ROOT = Path(__file__).parents[2]
 POLL_SECONDS = 0.05
 # For what hangs, not for what is slow: there are machines on which everything takes four times as long.
 RUN_SECONDS = 600.0
+
+
+class StartedCommand(Protocol):
+    """What `subprocess.Popen` gives of a process, as far as a test uses it."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """Its exit code; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code when it has ended."""
+
+    def send_signal(self, number: int, /) -> None:
+        """If it runs."""
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
 
 
 @dataclass
@@ -67,12 +89,15 @@ class Runner:
         result = self.call("run", **settings)
         assert result.returncode == 0, result.stdout + result.stderr
 
-    def start(self, **settings: Any) -> "subprocess.Popen[bytes]":
+    def start(self, **settings: Any) -> StartedCommand:
         """`holdfast run` in the background; its output goes to the run's log."""
         self._segments_before = self._segments_in_progress()
+        line = self.line("run", **settings)
         with self.log.open("ab") as log:
+            if is_forked(self.environment):
+                return ForkedCommand(line[len(COMMAND) :], self.environment, (log, log), in_own_session=True)
             return subprocess.Popen(
-                self.line("run", **settings),
+                line,
                 env=dict(self.environment),
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
@@ -108,7 +133,7 @@ class Runner:
         scratch = Path(self.settings["store"]) / ".tmp" / "scratch" / "runs" / str(self.settings["run"])
         return set(scratch.glob("*"))
 
-    def wait_for_step(self, process: "subprocess.Popen[bytes]", step: int) -> bool:
+    def wait_for_step(self, process: StartedCommand, step: int) -> bool:
         """Wait until the ranks report this step; False if the command ended before."""
         return wait_until(lambda: self.last_step_reported() >= step, process)
 
@@ -151,7 +176,7 @@ def call_narrow(*arguments: object) -> "subprocess.CompletedProcess[str]":
         return call_here(arguments)
 
 
-def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[Any] | None" = None) -> bool:
+def wait_until(condition: Callable[[], bool], process: StartedCommand | None = None) -> bool:
     """Wait for a condition; False if the process, where one is given, ended before it held."""
     deadline = time.monotonic() + RUN_SECONDS
     while time.monotonic() < deadline:
@@ -163,7 +188,7 @@ def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[Any] | 
     raise TimeoutError(f"nothing happened within {RUN_SECONDS:.0f} s")
 
 
-def kill_everything(process: "subprocess.Popen[bytes]") -> None:
+def kill_everything(process: StartedCommand) -> None:
     """SIGKILL a command and all its descendants, as a machine that vanishes does."""
     kill_tree(process.pid)
     process.wait()

@@ -5,7 +5,6 @@ One run serves both.
 
 import os
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from storage.runs.run_state import CheckpointRecord
 from tests.helpers.commands import (
     RUN_SECONDS,
     Runner,
+    StartedCommand,
     kill_everything,
     processes_mentioning,
     wait_until,
@@ -107,7 +107,7 @@ def test_a_ledger_that_proves_nothing_is_an_alert_and_a_failed_flow_run(
     wait_until(lambda: alerts(api, store) == [f"holdfast.{store.address}/runs/{RUN}"])
 
 
-def stop_evaluating_ranks(runner: Runner, process: "subprocess.Popen[bytes]") -> None:
+def stop_evaluating_ranks(runner: Runner, process: StartedCommand) -> None:
     """Wait for the ranks of the evaluation, and let them stand still."""
     scratch = Path(runner.settings["store"]) / ".tmp/scratch/runs" / RUN
 

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -12,8 +11,8 @@ import pytest
 
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
-from tests.helpers.command_server import call_forked, is_forked, running_command_server
-from tests.helpers.commands import COMMAND, ROOT, Runner, wait_until
+from tests.helpers.command_server import ForkedCommand, call_forked, is_forked, running_command_server
+from tests.helpers.commands import COMMAND, ROOT, RUN_SECONDS, Runner, wait_until
 from tests.helpers.fault_plans import FaultPlan, Moment, read_fired
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.tiny_runs import write_tiny_configuration
@@ -77,18 +76,29 @@ def test_an_agent_of_a_forked_command_is_forked_and_the_commands_own_child(
     runner = Runner(configuration, {"run": "forked", "store": tmp_path / "store"}, environment)
     runner.prepare()
     folder = tmp_path / "store/.tmp/scratch/runs/forked"
-    with FaultPlan().hang(0, 2).injected(runner, tmp_path / "plan") as plan, ThreadPoolExecutor(1) as executor:
-        ended = executor.submit(runner.call, "run")
-        wait_until(lambda: ended.done() or bool(read_fired(plan)))
-        assert not ended.done(), ended.result().stderr
+    with FaultPlan().hang(0, 2).injected(runner, tmp_path / "plan") as plan:
+        command = runner.start()
+        assert wait_until(lambda: bool(read_fired(plan)), command), runner.log.read_text()
         (rank,) = read_fired(plan)
         try:
             agent = psutil.Process(rank["pid"]).parent()
             assert agent is not None and " ".join(agent.cmdline()).startswith(f"{TITLE} {folder}")
             assert SUPERVISOR_VARIABLE not in agent.environ()  # in that of the server: one that was started has it
             lease = Manifest(LocalStore(tmp_path / "store"), "forked").load_head().state.lease
-            assert lease is not None and agent.ppid() == lease.holder.pid
+            assert lease is not None and agent.ppid() == lease.holder.pid == command.pid == os.getsid(command.pid)
+            require_killed(["status", f"{tmp_path / 'store'}/runs/forked", "--watch"], environment, tmp_path / "said")
         finally:
             os.kill(rank["pid"], signal.SIGCONT)
-        assert ended.result().returncode == 0, ended.result().stderr
+        assert command.wait(RUN_SECONDS) == 0, runner.log.read_text()
     assert runner.status()["segments"][0]["outcome"] == "completed"
+
+
+def require_killed(line: list[str], environment: dict[str, str], output: Path) -> None:
+    """A command that does not end by itself is waited for, and killed, as one that was started."""
+    with output.open("w") as said:
+        command = ForkedCommand(line, environment, (said, said), in_own_session=True)
+    with pytest.raises(subprocess.TimeoutExpired):
+        command.wait(0.2)
+    assert command.poll() is command.returncode is None
+    command.kill()
+    assert command.wait(60) == command.poll() == -signal.SIGKILL

@@ -4,7 +4,6 @@
 
 import signal
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from tasks.monitoring.figures import SegmentFigures
 from tasks.monitoring.server import serving
-from tests.helpers.commands import RUN_SECONDS, Runner, kill_everything, wait_until
+from tests.helpers.commands import RUN_SECONDS, Runner, StartedCommand, kill_everything, wait_until
 from tests.helpers.finished_runs import state_of
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.prefect_server import find_free_port
@@ -36,7 +35,7 @@ def port() -> int:
 
 
 @pytest.fixture
-def endless(runner: Runner, port: int) -> "Iterator[subprocess.Popen[bytes]]":
+def endless(runner: Runner, port: int) -> Iterator[StartedCommand]:
     """A run in training, with its metrics on `port`, and a checkpoint now and then."""
     runner.prepare()
     settings = {"segment__metrics_port": port, "segment__metrics_host": "127.0.0.1"}
@@ -51,7 +50,7 @@ def endless(runner: Runner, port: int) -> "Iterator[subprocess.Popen[bytes]]":
 
 @pytest.mark.slow
 def test_a_run_in_training_is_scraped_from_its_segments_start_to_its_end(
-    runner: Runner, port: int, endless: "subprocess.Popen[bytes]"
+    runner: Runner, port: int, endless: StartedCommand
 ) -> None:
     assert wait_until(lambda: bool(scrape(port)), endless), runner.log.read_text()
     assert wait_until(lambda: scrape(port).get("holdfast_promoted_step", 0) > 0, endless), runner.log.read_text()

@@ -16,7 +16,7 @@ from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
 from tasks.preemption.aws import ENDPOINT_VARIABLE
-from tests.helpers.commands import COMMAND, ROOT, Runner, kill_everything, wait_until
+from tests.helpers.commands import COMMAND, ROOT, Runner, StartedCommand, kill_everything, wait_until
 from tests.helpers.metadata_services import MetadataServices, running_metadata_services
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.prefect_server import find_free_port
@@ -97,9 +97,7 @@ def make_runner(folder: Path, kind: str, environment: dict[str, str]) -> Runner:
     return Runner(configuration, {**settings, **notices[kind]}, environment)
 
 
-def announce(
-    kind: str, folder: Path, services: MetadataServices, process: "subprocess.Popen[bytes]"
-) -> Callable[[], None]:
+def announce(kind: str, folder: Path, services: MetadataServices, process: StartedCommand) -> Callable[[], None]:
     """Announce the end in one way; what takes the notice back is returned."""
     if kind == "file":
         (folder / "notice").write_text("this node is drained at noon\n")

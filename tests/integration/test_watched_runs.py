@@ -21,7 +21,7 @@ from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import RunState, SegmentRecord
 from storage.runs.segments import Heartbeat, write_heartbeat
 from storage.runs.transitions import end_segment, promote, record_metrics
-from tests.helpers.commands import COMMAND, ROOT, Runner, call_here, kill_everything, wait_until
+from tests.helpers.commands import COMMAND, ROOT, Runner, StartedCommand, call_here, kill_everything, wait_until
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.runs import lease_run, make_checkpoint, make_run, record_of
 from tests.helpers.tiny_runs import write_tiny_configuration
@@ -66,7 +66,7 @@ def runner(tmp_path: Path, prefect_server: dict[str, str]) -> Runner:
 
 
 @contextmanager
-def training(runner: Runner) -> Iterator["subprocess.Popen[bytes]"]:
+def training(runner: Runner) -> Iterator[StartedCommand]:
     process = runner.start()
     try:
         yield process

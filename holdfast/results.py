@@ -89,10 +89,12 @@ class Run(TypedDict, total=False):
     steps_lost_is_least: bool
     live_step: int | None
     last_sign_of_life_at: float
+    holder: dict[str, Any] | None
     goodput: float | None
     live: dict[str, Any] | None
     newest_metric: dict[str, Any] | None
     promoted_at: float | None
+    save_every_seconds: float | None
     needs_person: str | None
 
 

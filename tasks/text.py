@@ -112,6 +112,11 @@ def duration(seconds: float) -> str:
     return f"{total} s"
 
 
+def ago(unix_time: float | None, now: float) -> str:
+    """'4 min 12 s ago', or a dash; a time to come, of a clock that is ahead, is '0.0 s ago'."""
+    return NOTHING if unix_time is None else f"{duration(max(0.0, now - unix_time))} ago"
+
+
 def size(num_bytes: int) -> str:
     """Decimal units: '12.3 MB'."""
     value, index = float(num_bytes), 0

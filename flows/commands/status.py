@@ -16,7 +16,7 @@ from rich.text import Text
 
 from flows.commands.arguments import AsJson, Assignments, find_run, is_file
 from flows.commands.results import print_result, require_reader
-from flows.commands.runs import list_runs, render_runs
+from flows.commands.runs import render_runs
 from storage.errors import ConfigurationError, StoreUnavailableError
 from storage.lazy_imports import lazy_imports
 from tasks.console.terminal import console, print_content
@@ -31,6 +31,7 @@ with lazy_imports():
     import storage.runs.run_state as run_state
     import tasks.config.by_rows as by_rows
     import tasks.console.tables as tables
+    import tasks.reporting.all_runs as all_runs
     import tasks.reporting.goodput as goodput
     import tasks.reporting.rollbacks as rollbacks
     import tasks.reporting.status as run_status
@@ -77,7 +78,7 @@ def status(
     if not assignments and not is_file(target):
         store, run = run_addresses.find_target(target)
         if run is None and manifests.find_runs(store):
-            print_result(list_runs(store), as_json, render_runs)
+            print_result(all_runs.list_runs(store), as_json, render_runs)
             return
     print_result(run_status.read_status(*find_run(target, assignments or [])), as_json, render_status)
 

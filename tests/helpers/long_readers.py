@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from flows.commands.logs import print_logs
-from flows.commands.runs import list_runs
 from storage.datasets import load_dataset
 from storage.runs.manifest import Manifest
 from tasks.audits.verdict import audit_run
@@ -17,6 +16,7 @@ from tasks.cluster.reports import ReportFollower, read_last_reports
 from tasks.configuration.tracking import TrackingConfig
 from tasks.drills.records import read_trained_run
 from tasks.recovery.settle import recover_run
+from tasks.reporting.all_runs import list_runs
 from tasks.reporting.status import read_status
 from tasks.reporting.written import read_history, write_report
 from tasks.supervision.launch import find_folder

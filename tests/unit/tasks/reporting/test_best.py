@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from flows.commands.runs import list_runs
 from flows.commands.status import render_status
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
@@ -14,6 +13,7 @@ from storage.runs.run_records import TestedRecord
 from storage.runs.run_state import CheckpointRecord, RunState
 from tasks.models.choice import choose_checkpoint
 from tasks.prefect_bridge.segment_end import describe_segment_end
+from tasks.reporting.all_runs import list_runs
 from tasks.reporting.best import describe_best, describe_overfitting
 from tasks.reporting.run_page import run_verdict
 from tasks.reporting.status import describe_status

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flows.commands.runs import list_runs, render_runs
+from flows.commands.runs import render_runs
 from storage.errors import RunMissingError, StoreUnavailableError
 from storage.objects.local_store import LocalStore
 from storage.runs.holders import this_process
@@ -17,6 +17,7 @@ from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import RejectedRecord, RunState, SegmentRecord, ValidationFigures
 from storage.runs.segments import Heartbeat, write_heartbeat
 from storage.runs.transitions import end_segment, promote, take_lease
+from tasks.reporting.all_runs import list_runs
 from tasks.reporting.needs import UNATTENDED_SECONDS
 from tests.helpers.runs import lease_run, make_checkpoint, make_run, record_of
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flows.commands.runs import list_runs
 from flows.commands.status import render_status
 from storage.objects.local_store import LocalStore
 from storage.runs.holders import this_process
@@ -21,6 +20,7 @@ from storage.runs.run_state import SegmentRecord, ValidationFigures
 from storage.runs.segments import Heartbeat, write_heartbeat
 from storage.runs.transitions import end_segment, promote, reconfigure, take_lease
 from tasks.configuration.run import DataConfig, RunConfig
+from tasks.reporting.all_runs import list_runs
 from tasks.reporting.quarantined import describe_setback
 from tasks.reporting.status import read_status
 from tasks.segment import train_segment

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from flows.commands.runs import list_runs, render_runs
+from flows.commands.runs import render_runs
 from flows.commands.status import render_status
 from storage.objects.local_store import LocalStore
 from storage.runs.run_state import RunState, SegmentRecord, Throughput
@@ -17,6 +17,7 @@ from tasks.configuration.run import DataConfig, RunConfig
 from tasks.console import display, messages, terminal
 from tasks.console.announce import announce
 from tasks.console.tables import MOST_ROWS, Cell, Table, show_table
+from tasks.reporting.all_runs import list_runs
 from tasks.reporting.status import read_status
 from tasks.text import NOTHING
 from tests.helpers.finished_runs import segments_of

@@ -15,7 +15,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from flows.commands.arguments import AsJson, Assignments, is_file
-from flows.commands.results import print_result
+from flows.commands.results import print_progress, print_result
 from storage.lazy_imports import lazy_imports
 
 with lazy_imports():
@@ -24,6 +24,7 @@ with lazy_imports():
     import tasks.config.load as settings
     import tasks.console.tables as tables
     import tasks.reporting.all_runs as all_runs
+    import tasks.reporting.all_runs_page as runs_page
     import tasks.text as words
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ def runs(
         typer.Argument(metavar="STORE...", help="Stores, or configuration files: the stores that they name."),
     ],
     assignments: Assignments = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.html", help="Write the list as one HTML page too, in place of the one before."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the runs of stores.
@@ -45,7 +50,14 @@ def runs(
     a person. `holdfast status STORE` does the same for one store.
     """
     stores = [_open(target, assignments or []) for target in targets]
-    print_result(all_runs.list_runs(*stores), as_json, render_runs)
+    readings = all_runs.read_stores(*stores)
+    found = all_runs.describe_runs(readings)
+    if page is not None:
+        # Also where there is no run, and where the only store is away: a page that stays as it was would not say so.
+        runs_page.write_runs_page(page, runs_page.render_runs_page(found, time.time()))
+        print_progress(f"Page of all runs: {page}")
+    all_runs.require_runs(readings)
+    print_result(found, as_json, render_runs)
 
 
 def _open(target: str, assignments: list[str]) -> Store:

@@ -70,9 +70,9 @@ def shown_step(run: dict[str, Any]) -> int:
 
 
 def seconds_left(run: dict[str, Any]) -> float | None:
-    """Until its last step, at the speed that its ranks reported last; None while none trains it."""
+    """Until its last step, at the speed that its ranks reported last; None where it is not known that they train."""
     left: float | None = run["live"]["seconds_left"] if run["live"] is not None else None
-    return left
+    return left if run["state"] == "running" else None
 
 
 def describe_metric(metric: dict[str, Any] | None) -> str:

@@ -189,6 +189,21 @@ def test_of_each_run_goodput_last_sign_of_life_and_newest_metric_are_listed(
     assert "macro-F1 0.5000, test\n" in in_whole_lines("runs", store.address)
 
 
+def test_the_list_is_written_as_a_page_also_where_there_is_no_run(
+    configuration: Path, store: LocalStore, tmp_path: Path
+) -> None:
+    page = tmp_path / "runs.html"
+    result = call_narrow("runs", store.address, "--page", page, "--json")
+    assert result.returncode == 0 and f"Page of all runs: {page}" in result.stderr
+    assert len(json.loads(result.stdout)["runs"]) == 2
+    written = page.read_text()
+    assert written.startswith("<!DOCTYPE html>") and f"{store.address}/runs/first" in written
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    assert call_narrow("runs", nothing, "--page", page).returncode == 2
+    assert "0 runs in 1 store" in page.read_text()
+
+
 def test_a_store_without_runs_is_an_error(tmp_path: Path) -> None:
     result = call_narrow("runs", tmp_path)
     assert (result.returncode, result.stdout) == (2, "")

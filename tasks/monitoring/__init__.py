@@ -1,1 +1,1 @@
-"""What is watched of a segment while it runs, from outside: its figures over HTTP, and full disks."""
+"""What is watched from outside: figures over HTTP, of a segment while it runs and of all runs; and full disks."""

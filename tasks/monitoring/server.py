@@ -5,17 +5,33 @@ warning, never an error.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.registry import Collector
 
 from tasks.console.announce import announce, warn
 
+LOOPBACK = "127.0.0.1"
+OF_A_SEGMENT = (
+    "Training goes on without them. Give another segment.metrics_port, or end what uses this one; each segment tries."
+)
+OF_ALL_RUNS = "The work goes on without them. Give another port, or end what uses this one, and start again."
+
+
+def serving_all_runs(figures: Collector, port: int | None, host: str = LOOPBACK) -> AbstractContextManager[None]:
+    """`serving`, for a process that looks at all runs again and again; by default for this machine alone."""
+    return serving(figures, host, port, "all runs", OF_ALL_RUNS)
+
 
 @contextmanager
-def serving(figures: Collector, host: str, port: int | None) -> Iterator[None]:
-    """Serve `figures` on `host`:`port` from a thread; nothing if no port is given."""
+def serving(
+    figures: Collector, host: str, port: int | None, whose: str = "this segment", advice: str = OF_A_SEGMENT
+) -> Iterator[None]:
+    """Serve `figures` on `host`:`port` from a thread; nothing if no port is given.
+
+    Where the port cannot be had a warning says `whose` figures they are, and gives the `advice`.
+    """
     if port is None:
         yield
         return
@@ -24,10 +40,7 @@ def serving(figures: Collector, host: str, port: int | None) -> Iterator[None]:
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
-        warn(
-            f"The metrics of this segment cannot be served on {host}, port {port}: {error.strerror or error}. Training "
-            "goes on without them. Give another segment.metrics_port, or end what uses this one; each segment tries."
-        )
+        warn(f"The metrics of {whose} cannot be served on {host}, port {port}: {error.strerror or error}. {advice}")
         yield
         return
     announce(f"Metrics for Prometheus: http://{host}:{port}/metrics")

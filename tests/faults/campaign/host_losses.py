@@ -87,15 +87,22 @@ def train_on_without(site: Site, cluster: HostCluster, loss: Loss) -> Attempt:
 
 
 def train_on_after_deaths(site: Site, cluster: HostCluster) -> Attempt:
-    """Let a rank die on each of two hosts, at one step."""
-    plan = FaultPlan().kill_at_step(LOST_AT, rank=1).kill_at_step(LOST_AT, rank=2)
+    """Let a rank die on each of two hosts, at one step.
+
+    The third one stands still until others are to join in their places, or the run would be over before.
+    """
+    ranks = [1, 2]
+    plan = FaultPlan().kill_at_step(LOST_AT, rank=1).kill_at_step(LOST_AT, rank=2).hang(0, GONE_ON_AT)
     run = HostRun(site, cluster, "died", plan, **SETTINGS)
     try:
+        still = run.wait_for_still_rank(len(ranks))
+        run.wait(lambda: run.find_joined() == ranks)
+        os.kill(still, signal.SIGCONT)
         code = run.command.wait(COMMAND_SECONDS)
     finally:
         kill_everything(run.command)
-    problem = _find_problem(site, run, code, lost=[1, 2], joined=[1, 2])
-    return Attempt(2, len(run.read_fired()), "bad" if problem else "equal", problem or "")
+    problem = _find_problem(site, run, code, lost=ranks, joined=ranks)
+    return Attempt(len(ranks), len(run.read_fired()) - 1, "bad" if problem else "equal", problem or "")
 
 
 @dataclass

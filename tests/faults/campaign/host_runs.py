@@ -24,6 +24,7 @@ from tests.helpers.faulty_proxy import running_proxy
 from tests.helpers.hosts import Hosts, running_hosts
 from tests.helpers.slurm_cluster import KILL_WAIT_SECONDS, SlurmCluster, running_slurm
 from training.agents.rank import TITLE
+from training.views.view import View
 
 NAMES = ("h1", "h2", "h3")
 SETTINGS: dict[str, Any] = {
@@ -140,6 +141,11 @@ class HostRun:
     def read_fired(self) -> list[dict[str, Any]]:
         """Where any fault of the plan took place."""
         return read_fired(self._folder)
+
+    def find_joined(self) -> list[int]:
+        """The ranks that have joined in a view, as the nodes that read it have it in their scratch."""
+        texts = [path.read_text() for path in Path(self.runner.settings["scratch"]).glob("**/views/[0-9]*[0-9].json")]
+        return sorted({member.slot for text in texts for member in View.model_validate_json(text).joined})
 
     def find_host(self, rank: int, job: int) -> str:
         """Where this rank of a job is; of an earlier job there may be one, too, on a host that is not free yet."""

@@ -26,6 +26,7 @@ from tasks.console.terminal import console, lose_what_cannot_be_shown
 FIRST_COMMANDS = (
     "corpus", "config", "prepare", "run", "stop", "status", "logs", "runs", "report", "evaluate", "export", "predict",
     "verify", "scrub", "prune", "recover", "audit", "advise", "drill", "deploy",
+    "reconcile",
 )  # fmt: skip
 # What lies beside the commands and is none.
 SHARED_BY_COMMANDS = {"arguments", "results"}

@@ -21,15 +21,13 @@ from storage.runs.manifest import find_runs
 from tasks.cluster.agents import keeping_agent
 from tasks.configuration.run import RunConfig
 from tasks.console.announce import announce
+from tasks.prefect_bridge.flow_runs import SKIPPED
+from tasks.prefect_bridge.run_deployments import TAG
 from tasks.prefect_bridge.server import send_all
 from tasks.reporting.status import describe_state
-from tasks.step import SKIPPED
 from tasks.text import how_far
 
 Parameters = ParamSpec("Parameters")
-
-# By which automations know the flow runs that are to be called crashed when they fall silent.
-TAG = "holdfast"
 
 
 def train_deployed(config: RunConfig, max_segments: int | None) -> State[None]:

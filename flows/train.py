@@ -32,6 +32,7 @@ from tasks.evaluate import evaluate_run
 from tasks.prefect_bridge.final_errors import never_retry
 
 # It loads what Prefect else loads at the first call of a flow and of a task: here it is while a local server starts.
+from tasks.prefect_bridge.flow_runs import SKIPPED
 from tasks.prefect_bridge.private.engines import abandoned
 from tasks.prefect_bridge.returned import call_through_prefect, current_call
 from tasks.prefect_bridge.run_end import report_complete, reporting_errors
@@ -42,7 +43,6 @@ from tasks.recovery.progress_check import require_progress
 from tasks.report import leave_report, publish_report
 from tasks.run_paths import open_run_paths
 from tasks.segment import train_segment
-from tasks.step import SKIPPED
 from tasks.supervision.launch import require_launchable
 from tasks.tracking.required import require_tracking
 from tasks.tracking.run_end import sending_the_rest

@@ -18,6 +18,7 @@ from prefect.states import Cancelled, Completed, Failed
 
 from storage.errors import FencedError, RunBusyError, RunHandedOverError, RunStoppedError
 from tasks.console.announce import Trouble
+from tasks.prefect_bridge.flow_runs import SKIPPED
 from tasks.prefect_bridge.private.contexts import outside_of_transactions, without_tags
 from tasks.prefect_bridge.returned import call_through_prefect, current_call
 from tasks.prefect_bridge.suspension import ended_before_suspension
@@ -25,7 +26,6 @@ from tasks.prefect_bridge.suspension import ended_before_suspension
 Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")
 
-SKIPPED = "Skipped"
 HANDED_OVER = "HandedOver"
 
 

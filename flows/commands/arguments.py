@@ -112,6 +112,18 @@ def find_run(text: str, assignments: list[str]) -> tuple[Store, str]:
     return addresses.open_store(config.store), config.run
 
 
+def open_stores(targets: list[str], assignments: list[str]) -> list[Store]:
+    """The stores behind addresses, and those that configuration files name after the assignments."""
+    return [_open_store(target, assignments) for target in targets]
+
+
+def _open_store(target: str, assignments: list[str]) -> Store:
+    if is_file(target):
+        return addresses.open_store(settings.load_configuration(Path(target), assignments).store)
+    store, _run = run_addresses.find_target(target)
+    return store
+
+
 def find_factory(run: str, assignments: list[str], typed: str | None) -> str | None:
     """Where the user says that his module's code is: by the option, or in the configuration file that he gives."""
     if typed is not None:

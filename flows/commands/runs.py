@@ -14,21 +14,17 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from flows.commands.arguments import AsJson, Assignments, is_file
+from flows.commands.arguments import AsJson, Assignments, open_stores
 from flows.commands.results import print_progress, print_result
 from storage.lazy_imports import lazy_imports
 
 with lazy_imports():
-    import storage.objects.addresses as addresses
-    import storage.runs.addresses as run_addresses
-    import tasks.config.load as settings
     import tasks.console.tables as tables
     import tasks.reporting.all_runs as all_runs
     import tasks.reporting.all_runs_page as runs_page
     import tasks.text as words
 
 if TYPE_CHECKING:
-    from storage.objects.store import Store
     from tasks.console.tables import Kind
 
 
@@ -49,7 +45,7 @@ def runs(
     With state, step, time left, last promotion, last sign of life and newest metric of each, and below why a run needs
     a person. `holdfast status STORE` does the same for one store.
     """
-    stores = [_open(target, assignments or []) for target in targets]
+    stores = open_stores(targets, assignments or [])
     readings = all_runs.read_stores(*stores)
     found = all_runs.describe_runs(readings)
     if page is not None:
@@ -58,13 +54,6 @@ def runs(
         print_progress(f"Page of all runs: {page}")
     all_runs.require_runs(readings)
     print_result(found, as_json, render_runs)
-
-
-def _open(target: str, assignments: list[str]) -> Store:
-    if is_file(target):
-        return addresses.open_store(settings.load_configuration(Path(target), assignments).store)
-    store, _run = run_addresses.find_target(target)
-    return store
 
 
 def render_runs(found: dict[str, Any]) -> RenderableType:

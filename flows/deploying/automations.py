@@ -13,10 +13,10 @@ from prefect.automations import AutomationCore, EventTrigger, Posture, ResourceS
 from prefect.client.schemas.objects import StateType
 from prefect.events.actions import ChangeFlowRunState, RunDeployment, SendNotification
 
-from flows.deployed import TAG
 from flows.scheduled import scheduled
 from tasks.prefect_bridge.alerts import EVENTS
-from tasks.step import SKIPPED
+from tasks.prefect_bridge.flow_runs import SKIPPED
+from tasks.prefect_bridge.run_deployments import TAG
 
 FLOW_RUN = "prefect.flow-run"
 CRASHED = f"{FLOW_RUN}.Crashed"

@@ -14,7 +14,6 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 from prefect.exceptions import PrefectHTTPStatusError
 
-from flows.deployed import TAG
 from flows.deploying.automations import Wanted, make_automations
 from flows.deploying.changes import Change
 from tasks.prefect_bridge.alerts import EVENTS
@@ -24,6 +23,7 @@ from tasks.prefect_bridge.private.server_requests import (
     find_notification_blocks,
     replace_automation,
 )
+from tasks.prefect_bridge.run_deployments import TAG
 from tasks.text import listed
 
 

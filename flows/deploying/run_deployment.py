@@ -28,18 +28,15 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectNotFound
 from pydantic import ValidationError
 
-from flows.deployed import TAG
 from flows.deploying.automations import HEARTBEAT_SECONDS
 from flows.deploying.changes import Change
 from flows.scheduled import scheduled
 from storage.errors import ConfigurationError
 from tasks.prefect_bridge.private.server_requests import create_deployment
+from tasks.prefect_bridge.run_deployments import RUN_LABEL, SLUG, TAG
 from tasks.text import listed
 
 ENTRYPOINT = "holdfast.deployments.scheduled"
-RUN_LABEL = "holdfast.run"
-# By which ours is known among the schedules of a deployment.
-SLUG = "holdfast"
 TIMEZONE = "UTC"
 MOST_FIELDS = 5
 # As in deployments/prefect.yaml, which says what each is for.

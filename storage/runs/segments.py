@@ -84,12 +84,30 @@ def find_outcome(store: Store, run: str, fence: int) -> OutcomeRecord | None:
 
 def write_heartbeat(store: Store, run: str, fence: int, heartbeat: Heartbeat) -> None:
     """Show that the lease's holder lives."""
-    store.write(f"{segment_path(run, fence)}/heartbeat.json", canonical_json(heartbeat.model_dump(mode="json")))
+    store.write(_heartbeat_key(run, fence), canonical_json(heartbeat.model_dump(mode="json")))
+
+
+def find_beat_bytes(store: Store, run: str, fence: int) -> bytes | None:
+    """The last sign of life as it was written, also by another version; None if there is none."""
+    try:
+        return store.read(_heartbeat_key(run, fence))
+    except ObjectMissingError:
+        return None
 
 
 def find_heartbeat(store: Store, run: str, fence: int) -> Heartbeat | None:
     """The last sign of life, or None if the segment died before its first."""
+    data = find_beat_bytes(store, run, fence)
+    return None if data is None else parse_heartbeat(data)
+
+
+def parse_heartbeat(data: bytes) -> Heartbeat | None:
+    """A sign of life as it was written, or None if that cannot be read."""
     try:
-        return Heartbeat.model_validate_json(store.read(f"{segment_path(run, fence)}/heartbeat.json"))
-    except (ObjectMissingError, ValidationError):
+        return Heartbeat.model_validate_json(data)
+    except ValidationError:
         return None
+
+
+def _heartbeat_key(run: str, fence: int) -> str:
+    return f"{segment_path(run, fence)}/heartbeat.json"

@@ -25,6 +25,8 @@ from prefect.states import Crashed, Running
 
 from tasks.prefect_bridge.server import impatient_client
 
+# The name of the final state of what was left to another process, or to a later flow run.
+SKIPPED = "Skipped"
 CANCELS = ("Cancelling", "Cancelled")
 UNDER_WAY = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
 TO_BEGIN = (StateType.SCHEDULED, StateType.PENDING)
@@ -99,13 +101,15 @@ def call_crashed(ids: Collection[str], message: str) -> None:
         return
     try:
         with impatient_client() as client:
-            _close(client, gone, Crashed(message=message))
+            close(client, gone, message)
     except (httpx.HTTPError, PrefectException):
         return  # it is shown wrongly until Prefect's automation corrects it
 
 
-def _close(client: SyncPrefectClient, gone: list[UUID], crashed: State) -> None:
-    those = FlowRunFilter(id=FlowRunFilterId(any_=gone))
+def close(client: SyncPrefectClient, gone: Sequence[UUID], message: str) -> None:
+    """As `call_crashed`, of other processes' flow runs. Raises `httpx.HTTPError` and `PrefectException`."""
+    crashed: State[None] = Crashed(message=message)
+    those = FlowRunFilter(id=FlowRunFilterId(any_=list(gone)))
     for step in _find_steps_under_way(client, those):
         client.set_task_run_state(step.id, crashed, force=True)
     for flow_run in client.read_flow_runs(flow_run_filter=those):

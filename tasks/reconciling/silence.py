@@ -1,6 +1,6 @@
 """How long something has given no sign of life, by the clock of who watches it and by no other.
 
-Invariant: a sign is compared with the one before, never read as a time; so a wrong clock of a host changes nothing. Only
+Invariant: a sign is compared with the one before, never read as a time: a wrong clock of a host changes nothing. Only
 time between two looks that were both answered counts, and of a long gap between them only a part: a watcher that was
 stopped together with what it watches, as on a machine that was frozen, has to look again before it calls that silent.
 """

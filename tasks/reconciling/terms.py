@@ -44,7 +44,9 @@ class Leadership:
         if newest == 0:
             return self._take(1)
         beat = self._read_beat(newest)
-        self._silence = follow(self._silence, Look(began, self._clock(), f"{newest} {hashlib.sha256(beat).hexdigest()}"))
+        self._silence = follow(
+            self._silence, Look(began, self._clock(), f"{newest} {hashlib.sha256(beat).hexdigest()}")
+        )
         if _is_over(beat) or (self._silence is not None and self._silence.is_long):
             return self._take(newest + 1)
         return False

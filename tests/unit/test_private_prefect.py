@@ -18,6 +18,9 @@ PRIVATE_PREFECT = Path("tasks/prefect_bridge/private")
 PUBLIC_PREFECT: dict[str, set[str] | None] = {
     "prefect": {"flow", "task", "tags", "State"},
     "prefect.automations": None,
+    "prefect.blocks": {"notifications"},
+    "prefect.blocks.abstract": {"NotificationBlock"},
+    "prefect.blocks.core": {"Block", "UnknownBlockType"},
     "prefect.cache_policies": None,
     "prefect.client.orchestration": {"SyncPrefectClient", "get_client"},
     "prefect.client.schemas.actions": None,

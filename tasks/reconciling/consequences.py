@@ -1,0 +1,118 @@
+"""What follows in Prefect from what a store says: states of flow runs, the next one, and schedules.
+
+Invariant: all may be done again, by whoever acts next: a state is set where it is not set, the next flow run has a key
+of the dead holder's own, and a paused schedule is paused. A server that does not answer is an error for the caller,
+who does it again at the next look.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.exceptions import PrefectException
+
+from tasks.prefect_bridge.flow_runs import close
+from tasks.prefect_bridge.run_deployments import (
+    TAG,
+    begin_next,
+    end_late,
+    find_run_deployments,
+    find_wish,
+    is_under_way,
+    pause_schedule,
+    why_nothing_begins,
+)
+from tasks.prefect_bridge.server import impatient_client
+from tasks.reconciling.looks import SeenRun
+
+DEAD = "The process or its machine was killed, or stood still. The next flow run goes on from the promoted checkpoint."
+
+
+class ServerAwayError(Exception):
+    """Prefect's server did not answer, or refused: what was to be done is done at a later look."""
+
+
+@dataclass(frozen=True)
+class Tended:
+    """The addresses of the complete runs whose deployment was found, and how many late flow runs were ended."""
+
+    at_rest: Collection[str]
+    num_ended: int
+
+
+class Consequences(Protocol):
+    """What a store's watch asks for. All raise `ServerAwayError`."""
+
+    def go_on(self, seen: SeenRun, ids: Sequence[str], is_to_stop: bool) -> str:
+        """Set the flow runs of a dead holder to crashed, and begin the next one; a sentence on what was done.
+
+        `ids`: those in which the lease was taken. `is_to_stop`: a person has asked for the end of the segment.
+        """
+
+    def is_taken_up(self, seen: SeenRun) -> bool:
+        """Whether a flow run of the run's deployment works, or is about to begin."""
+
+    def tend(self, addresses: Collection[str], complete: Collection[str]) -> Tended:
+        """Pause the schedules of `complete` runs, and end late flow runs of all; runs by their addresses."""
+
+
+class PrefectConsequences:
+    """On the server that is configured. `tag`: what all deployments of ours have."""
+
+    def __init__(self, tag: str = TAG) -> None:
+        self._tag = tag
+
+    def go_on(self, seen: SeenRun, ids: Sequence[str], is_to_stop: bool) -> str:
+        those = [UUID(id) for id in ids]
+        with _asking() as client:
+            wish = find_wish(client, those)
+            if wish is not None and wish.state is not None:
+                return f"Its flow run {wish.name} is {wish.state.name}, as a person has set it, and stays so."
+            if those:
+                close(client, those, DEAD)
+            if is_to_stop:
+                return "A person has asked for its end: no flow run is begun."
+            return self._begin_next(client, seen)
+
+    def is_taken_up(self, seen: SeenRun) -> bool:
+        with _asking() as client:
+            found = find_run_deployments(client, [seen.address], self._tag)
+            return any(is_under_way(client, deployment) for deployment in found.values())
+
+    def tend(self, addresses: Collection[str], complete: Collection[str]) -> Tended:
+        with _asking() as client:
+            found = find_run_deployments(client, addresses, self._tag)
+            at_rest = [address for address in complete if address in found]
+            for address in at_rest:
+                pause_schedule(client, found[address])
+            return Tended(at_rest, end_late(client, list(found.values())))
+
+    def _begin_next(self, client: SyncPrefectClient, seen: SeenRun) -> str:
+        deployment = find_run_deployments(client, [seen.address], self._tag).get(seen.address)
+        if deployment is None:
+            return "The server has no deployment of it: start it again with `holdfast run CONFIG`."
+        if (why := why_nothing_begins(deployment)) is not None:
+            return f"No flow run is begun, since {why}."
+        if is_under_way(client, deployment):
+            return "A flow run of its deployment is under way, or begins within seconds."
+        return f"The next flow run is {begin_next(client, deployment, _key_of_next(seen)).name}."
+
+
+def _key_of_next(seen: SeenRun) -> str:
+    """Of each dead holder one: the watch over a job may be taken over more than once under one fence."""
+    assert seen.lease is not None
+    holder = seen.lease.holder
+    return f"{seen.address} {seen.fence} {holder.host} {holder.pid} {holder.start_ticks}"
+
+
+@contextmanager
+def _asking() -> Iterator[SyncPrefectClient]:
+    try:
+        with impatient_client() as client:
+            yield client
+    except (httpx.HTTPError, PrefectException) as error:
+        raise ServerAwayError(type(error).__name__) from error

@@ -1,0 +1,149 @@
+"""The process that watches several stores, each in a thread of its own, and Prefect's server, until it is stopped.
+
+Invariant: a store that is away, or slow, delays no other. The thread that calls `run` asks the server, sends the pages,
+gives a sign of life, and calls what is to be done after the looks; none of that can end it.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
+
+import httpx
+from prefect.exceptions import PrefectException, PrefectHTTPStatusError
+from prefect.settings import PREFECT_API_URL
+
+from storage.objects.store import Store
+from tasks.console.announce import announce
+from tasks.prefect_bridge.alerts import send
+from tasks.prefect_bridge.private.server_requests import require_api
+from tasks.prefect_bridge.server import CALL_SECONDS, impatient_client
+from tasks.reconciling.consequences import Consequences
+from tasks.reconciling.outbox import Notifier, Outbox
+from tasks.reconciling.pages import Page, page_of_place
+from tasks.reconciling.said import Said
+from tasks.reconciling.store_watch import StoreWatch
+
+# The event by which an automation knows that a reconciler lives.
+ALIVE = "holdfast.reconciler-alive"
+ALIVE_SECONDS = 60.0
+# Longer than a server takes that is started again.
+SERVER_SECONDS = 60.0
+LEAVE_SECONDS = 10.0
+
+
+class Reconciler:
+    """Of these stores. `after_looks` is called with them every so many seconds, for figures and pages about all runs.
+
+    One store given twice is watched once.
+    """
+
+    def __init__(
+        self,
+        stores: Sequence[Store],
+        notifiers: Sequence[Notifier],
+        consequences: Consequences,
+        every_seconds: float,
+        after_looks: Callable[[Sequence[Store]], None] | None = None,
+    ) -> None:
+        self._stores = list({store.address: store for store in stores}.values())
+        self._every_seconds, self._after_looks = every_seconds, after_looks
+        self._outbox, self._server = Outbox(notifiers), ServerWatch()
+        self._said, self._is_over = Said("The reconciler"), threading.Event()
+        who = f"process {os.getpid()} on {socket.gethostname()}"
+        first, *others = self._stores
+        self._watches = [StoreWatch(first, who, consequences, self._outbox, self._server.pages)]
+        self._watches += [StoreWatch(store, who, consequences, self._outbox) for store in others]
+        self._alive_at: float | None = None
+
+    def run(self) -> None:
+        """Watch until an exception is raised in this thread, as by a signal; then let others take over at once."""
+        self._server.look()
+        threads = [self._start(watch) for watch in self._watches]
+        try:
+            while True:
+                self._do_between()
+                time.sleep(self._every_seconds)
+        finally:
+            self._is_over.set()
+            deadline = time.monotonic() + LEAVE_SECONDS
+            for thread in threads:  # one whose store hangs is left behind
+                thread.join(max(0.0, deadline - time.monotonic()))
+            self._outbox.send_all()
+
+    def _start(self, watch: StoreWatch) -> threading.Thread:
+        context = copy_context()  # by which Prefect knows its settings
+        thread = threading.Thread(
+            target=lambda: context.run(self._watch, watch), name=f"watch {watch.store.address}", daemon=True
+        )
+        thread.start()
+        return thread
+
+    def _watch(self, watch: StoreWatch) -> None:
+        watch.look()
+        while not self._is_over.wait(self._every_seconds):
+            watch.look()
+        watch.leave()
+
+    def _do_between(self) -> None:
+        for what, do in (
+            ("to ask Prefect's server", self._server.look),
+            ("to send pages", self._outbox.send_all),
+            ("to give a sign of life", self._give_sign_of_life),
+            ("to do what follows the looks", self._call_after_looks),
+        ):
+            try:
+                do()
+            except Exception as error:  # noqa: BLE001 - the rest is done all the same, and this is tried again
+                self._said.say(what, f"It failed {what}: {type(error).__name__}: {error}")
+            else:
+                self._said.forget(what)
+
+    def _give_sign_of_life(self) -> None:
+        now = time.monotonic()
+        if self._alive_at is None or now - self._alive_at >= ALIVE_SECONDS:
+            self._alive_at = now
+            send(ALIVE, "reconciler", f"A reconciler watches {len(self._stores)} stores.")
+
+    def _call_after_looks(self) -> None:
+        if self._after_looks is not None:
+            self._after_looks(self._stores)
+
+
+class ServerWatch:
+    """Whether Prefect's server answers, by looks of one thread; its page is read by another."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._silent_since: float | None = None
+        self._why = ""
+
+    def look(self) -> None:
+        """Ask it once."""
+        try:
+            with impatient_client() as client:
+                require_api(client, CALL_SECONDS)
+        except PrefectHTTPStatusError as error:
+            self._miss(f"it answers with the status {error.response.status_code}")
+        except (httpx.HTTPError, PrefectException, ValueError) as error:
+            self._miss(f"no answer ({type(error).__name__})")
+        else:
+            if self._silent_since is not None:
+                announce("Prefect's server answers again.")
+            self._silent_since = None
+
+    def pages(self) -> Mapping[str, Page]:
+        """The page that it is away, if it is."""
+        since = self._silent_since
+        if since is None or self._clock() - since < SERVER_SECONDS:
+            return {}
+        what = f"Prefect's server has not answered for a minute: {self._why}."
+        return {"server-away": page_of_place("server-away", PREFECT_API_URL.value() or "", what)}
+
+    def _miss(self, why: str) -> None:
+        self._why = why
+        if self._silent_since is None:
+            self._silent_since = self._clock()
+            announce(f"Prefect's server does not answer: {why}.")

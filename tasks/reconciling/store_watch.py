@@ -1,0 +1,209 @@
+"""The watch over one store: a look every few seconds, what it means, and what follows.
+
+Invariant: while the store does not answer nothing is set for its runs, and their counts begin anew. Before each act the
+store is asked whether this process is still the one that acts. What was not done since a server was away is done at a
+later look. An error of a run is that run's alone, and none ends the watch.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+
+from storage.errors import HoldfastError
+from storage.objects.addresses import run_address
+from storage.objects.store import Store
+from storage.segment_notes import find_flow_runs, find_stop
+from tasks.console.announce import announce
+from tasks.reconciling.complete_runs import CompleteRuns
+from tasks.reconciling.consequences import Consequences, ServerAwayError
+from tasks.reconciling.looks import ERRORS_OF_A_RUN, SeenRun, StoreLook, StoreReader, is_refusal
+from tasks.reconciling.open_pages import OpenPages
+from tasks.reconciling.outbox import Outbox
+from tasks.reconciling.pages import Kind, Page, page_of_place
+from tasks.reconciling.said import Said
+from tasks.reconciling.silence import Look, Silence, follow
+from tasks.reconciling.terms import Leadership
+from tasks.reconciling.verdicts import (
+    Watched,
+    is_undecided,
+    page_of_unreadable,
+    pages_of_holder,
+    pages_of_need,
+    watch,
+)
+
+# A store that misses one look may have been busy.
+AWAY_SECONDS = 30.0
+TEND_SECONDS = 60.0
+SERVER_AWAY = (
+    "Prefect's server does not answer; its flow runs are set to crashed, and the next one is begun, when it does."
+)
+
+
+class StoreWatch:
+    """Of one store. `more_pages` are further ones that hold, of which this store keeps the notes."""
+
+    def __init__(
+        self,
+        store: Store,
+        who: str,
+        consequences: Consequences,
+        outbox: Outbox,
+        more_pages: Callable[[], Mapping[str, Page]] = dict,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.store = store
+        self._clock, self._consequences, self._more_pages = clock, consequences, more_pages
+        self._leadership = Leadership(store, who, clock)
+        self._reader = StoreReader(store)
+        self._complete = CompleteRuns(store)
+        self._pages = OpenPages(store, outbox, clock)
+        self._said = Said(store.address)
+        self._watched: dict[str, Watched] = {}
+        self._unreadable: dict[str, Silence | None] = {}
+        self._settled: dict[str, str] = {}
+        self._missing_since: float | None = None
+        self._missing_as: Kind = "store-away"
+        self._tended_at: float | None = None
+
+    def look(self) -> None:
+        """One look, and all that follows from it. Raises nothing."""
+        began = self._clock()
+        try:
+            if not self._leadership.stand():
+                self._rest()
+                return
+            self._act(self._reader.look(began), began)
+        except HoldfastError as error:
+            self._miss(error)
+        except Exception as error:  # noqa: BLE001 - the next look may succeed, and other stores go on
+            self._watched.clear()
+            self._said.say("look", f"A look failed by an error of the program: {type(error).__name__}: {error}")
+        else:
+            self._said.forget("look")
+
+    def leave(self) -> None:
+        """Let another reconciler act at once."""
+        try:
+            self._leadership.resign()
+        except HoldfastError as error:
+            announce(f"{self.store.address}: another reconciler takes over only after a minute: {error}")
+
+    def _act(self, look: StoreLook, began: float) -> None:
+        ended = self._clock()
+        self._missing_since = None
+        self._said.forget("away")
+        self._pages.load()
+        wanted: dict[str, Page] = dict(self._more_pages())
+        self._watched = {run: watch(self._watched.get(run), seen, began, ended) for run, seen in look.runs.items()}
+        failed = {run for run, seen in look.runs.items() if not self._follow(seen, wanted)}
+        wanted |= self._find_unreadable(look, began, ended)
+
+        def stays(key: str) -> bool:
+            run = _run_of(key)
+            if run is None:
+                return False
+            if run in failed or run in look.unreadable:
+                return True
+            return run in look.runs and is_undecided(look.runs[run], self._watched[run], key)
+
+        if not self._pages.would_change(wanted, stays) or self._leadership.still_leads():
+            self._pages.update(wanted, stays)
+        self._pages.note()
+        self._tend(look, ended)
+
+    def _follow(self, seen: SeenRun, wanted: dict[str, Page]) -> bool:
+        """What follows for one run, and the pages that hold for it; whether that could be found out."""
+        try:
+            wanted |= self._judge(seen, self._watched[seen.run])
+        except Exception as error:  # the other runs are looked at all the same
+            if isinstance(error, HoldfastError) and not isinstance(error, ERRORS_OF_A_RUN):
+                raise  # of the store: nothing more is done in this look
+            self._said.say(seen.run, f"Run {seen.run!r} could not be judged: {type(error).__name__}: {error}")
+            return False
+        self._said.forget(seen.run)
+        return True
+
+    def _judge(self, seen: SeenRun, watched: Watched) -> dict[str, Page]:
+        if not watched.is_dead:
+            self._settled.pop(seen.run, None)
+            return pages_of_need(self.store, seen, watched)
+        done = self._settled.get(seen.run) or self._go_on(seen)
+        is_taken_up = False
+        if watched.is_stuck:
+            try:
+                is_taken_up = self._consequences.is_taken_up(seen)
+            except ServerAwayError:
+                is_taken_up = True  # not known; that the server is away is a page of its own
+        return pages_of_holder(seen, watched, done, is_taken_up)
+
+    def _go_on(self, seen: SeenRun) -> str:
+        if not self._leadership.still_leads():
+            return ""
+        assert seen.lease is not None
+        ids = find_flow_runs(self.store, seen.run, seen.lease.fence)
+        stop = find_stop(self.store, seen.run, seen.lease.fence)
+        is_to_stop = stop is not None and not stop.is_handed_over
+        try:
+            done = self._consequences.go_on(seen, ids, is_to_stop)
+        except ServerAwayError:
+            return SERVER_AWAY
+        self._settled[seen.run] = done
+        return done
+
+    def _find_unreadable(self, look: StoreLook, began: float, ended: float) -> dict[str, Page]:
+        """Pages of runs that could not be read in several looks, while the store answered."""
+        silences = {run: follow(self._unreadable.get(run), Look(began, ended, "unreadable")) for run in look.unreadable}
+        self._unreadable = silences
+        for run in look.unreadable:
+            self._said.say(f"unreadable {run}", f"Run {run!r} cannot be read: {look.unreadable[run]}")
+        long = [run for run, silence in silences.items() if silence is not None and silence.is_long]
+        return dict(page_of_unreadable(run_address(self.store, run), run, look.unreadable[run]) for run in long)
+
+    def _tend(self, look: StoreLook, now: float) -> None:
+        """Each minute: schedules of complete runs, and late flow runs."""
+        if self._tended_at is not None and now - self._tended_at < TEND_SECONDS:
+            return
+        complete = {seen.address: seen for seen in self._complete.find_new(look.runs.values())}
+        if not look.runs or not self._leadership.still_leads():
+            return
+        try:
+            done = self._consequences.tend([seen.address for seen in look.runs.values()], list(complete))
+        except ServerAwayError:
+            return
+        self._tended_at = now
+        for address in done.at_rest:
+            self._complete.note(complete[address])
+            announce(f"{address} is complete: its schedule is paused.")
+        if done.num_ended:
+            announce(f"{self.store.address}: {done.num_ended} late flow runs were ended; of each run the newest stays.")
+
+    def _miss(self, error: HoldfastError) -> None:
+        """A look that the store did not answer, or refused."""
+        now = self._clock()
+        self._watched.clear()
+        self._unreadable.clear()
+        self._leadership.forget_silence()
+        self._said.say("away", f"The store does not answer: {error}")
+        if self._leadership.is_known and self._leadership.term is None:
+            return  # it is the matter of the one that acts
+        if self._missing_since is None:
+            self._missing_since = now
+            self._missing_as = "store-refuses" if is_refusal(error) else "store-away"
+        wanted = dict(self._more_pages())
+        if now - self._missing_since >= AWAY_SECONDS:
+            wanted[self._missing_as] = page_of_place(self._missing_as, self.store.address, str(error))
+        self._pages.update(wanted, lambda key: _run_of(key) is not None or key in ("store-away", "store-refuses"))
+
+    def _rest(self) -> None:
+        """Another reconciler acts."""
+        self._missing_since = None
+        self._watched.clear()
+        self._unreadable.clear()
+        self._settled.clear()
+        self._pages.forget()
+
+
+def _run_of(key: str) -> str | None:
+    """The run that a page of this key is about; None for one about a store or a server."""
+    _, *rest = key.split("/")
+    return rest[0] if rest else None

@@ -1,7 +1,7 @@
 """Stores with runs for a reconciler, a clock that is set by hand, people who note what they are told, and a Prefect.
 
-Not real: the clock, and in unit tests the Prefect, of which only what is asked is noted. `integration/test_reconcile.py`
-has a real server.
+Not real: the clock, and in unit tests the Prefect, of which only what is asked is noted; a real server is in
+`integration/test_reconcile.py`.
 """
 
 from collections.abc import Collection, Iterator, Sequence

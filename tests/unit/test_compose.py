@@ -13,6 +13,7 @@ import prefect.settings
 import pytest
 import yaml
 
+from flows.cli import find_commands
 from tests.helpers.commands import ROOT
 
 DEPLOYMENTS = ROOT / "deployments"
@@ -28,7 +29,7 @@ REQUIRED = re.compile(r"^\$\{\w+:\?.*\}$")
 
 
 def test_there_is_a_service_for_each_part() -> None:
-    assert set(SERVICES) == {*ASKED, "worker"}
+    assert set(SERVICES) == {*ASKED, "worker", "reconciler"}
 
 
 def test_whoever_is_asked_by_others_says_whether_it_is_healthy() -> None:
@@ -45,6 +46,7 @@ def test_a_service_waits_until_those_are_healthy_that_it_cannot_begin_without() 
     assert {name: set(others) for name, others in waits.items() if others} == {
         "server": {"database"},
         "worker": {"server", "s3"},
+        "reconciler": {"server", "s3"},
     }
     assert {other["condition"] for others in waits.values() for other in others.values()} == {"service_healthy"}
     assert all("healthcheck" in SERVICES[other] for others in waits.values() for other in others)
@@ -88,6 +90,13 @@ def test_the_worker_is_this_project_and_takes_from_the_pool_that_is_deployed_to(
     assert named and all(path.startswith("deployments/") and (ROOT / path).is_file() for path in named)
 
 
+def test_the_reconciler_is_the_workers_image_with_the_same_server_and_store() -> None:
+    worker, reconciler = SERVICES["worker"], SERVICES["reconciler"]
+    assert reconciler["image"] == worker["image"] and "entrypoint" not in reconciler
+    assert reconciler["command"][0] in find_commands()
+    assert reconciler["environment"].items() <= worker["environment"].items()
+
+
 def test_every_name_is_a_setting_of_prefects() -> None:
     names = {name for one in SERVICES.values() for name in one.get("environment", {}) if name.startswith("PREFECT_")}
     assert len(names) >= 4
@@ -95,7 +104,7 @@ def test_every_name_is_a_setting_of_prefects() -> None:
 
 
 def test_nothing_is_told_to_anybody_outside() -> None:
-    for name in ("server", "worker"):
+    for name in ("server", "worker", "reconciler"):
         environment = SERVICES[name]["environment"]
         assert environment["DO_NOT_TRACK"] == "1"
         assert environment["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"

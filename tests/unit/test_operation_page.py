@@ -2,6 +2,8 @@
 
 import inspect
 import re
+import signal
+from configparser import ConfigParser
 from datetime import timedelta
 
 import pytest
@@ -9,6 +11,7 @@ from prefect.server.utilities import encryption
 from prefect.settings import Settings
 from pydantic import ValidationError
 
+from flows.cli import find_commands
 from tests.helpers.commands import ROOT
 
 PAGE = (ROOT / "deployments/operation.md").read_text(encoding="utf-8")
@@ -46,6 +49,17 @@ def test_what_is_set_on_the_page_is_taken(monkeypatch: pytest.MonkeyPatch) -> No
     assert settings.server.events.retention_period == timedelta(days=3)
     assert settings.server.api.auth_string is not None
     assert settings.server.api.auth_string == settings.api.auth_string
+
+
+def test_the_services_unit_has_a_command_that_is_there_and_ends_well_by_sigterm() -> None:
+    (text,) = re.findall(r"^```ini\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    unit = ConfigParser()
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(text)
+    program, command, *targets = unit["Service"]["ExecStart"].split()
+    assert program.endswith("/bin/holdfast") and command in find_commands() and targets
+    assert int(unit["Service"]["SuccessExitStatus"]) == 128 + signal.SIGTERM
+    assert "Environment" not in unit["Service"]  # whoever reads a unit would read the password
 
 
 def test_seconds_are_no_duration_for_events(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,8 @@ SEVERITIES: dict[Kind, Severity] = {
     "server-away": "critical",
 }
 DO: dict[Kind, str] = {
-    "run-dead": "Nothing: the next flow run goes on from the promoted checkpoint.",
+    "run-dead": "Nothing, if a flow run goes on: from the promoted checkpoint. Else start the run again: holdfast run "
+    "CONFIG",
     "run-stuck": "Look whether the deployment or its schedule is paused, and whether a worker of its pool is there. "
     "Start the run again: holdfast run CONFIG",
     "run-needs-person": "What the message says. Then start the run again: holdfast run CONFIG",

@@ -20,7 +20,7 @@ from tasks.reconciling.open_pages import OpenPages
 from tasks.reconciling.outbox import Outbox
 from tasks.reconciling.pages import Kind, Page, page_of_place
 from tasks.reconciling.said import Said
-from tasks.reconciling.silence import Look, Silence, follow
+from tasks.reconciling.silence import SILENT_SECONDS, Look, Silence, follow
 from tasks.reconciling.terms import Leadership
 from tasks.reconciling.verdicts import (
     Watched,
@@ -128,6 +128,10 @@ class StoreWatch:
             self._settled.pop(seen.run, None)
             return pages_of_need(self.store, seen, watched)
         done = self._settled.get(seen.run) or self._go_on(seen)
+        if done is None:  # a server that is busy may answer at the next look: then the page can say what follows
+            if watched.holder is None or watched.holder.seconds < 2 * SILENT_SECONDS:
+                return {}
+            done = SERVER_AWAY
         is_taken_up = False
         if watched.is_stuck:
             try:
@@ -136,17 +140,21 @@ class StoreWatch:
                 is_taken_up = True  # not known; that the server is away is a page of its own
         return pages_of_holder(seen, watched, done, is_taken_up)
 
-    def _go_on(self, seen: SeenRun) -> str:
+    def _go_on(self, seen: SeenRun) -> str | None:
+        """What was done about a dead holder; None if nothing could be done now."""
         if not self._leadership.still_leads():
-            return ""
+            return None
         assert seen.lease is not None
         ids = find_flow_runs(self.store, seen.run, seen.lease.fence)
         stop = find_stop(self.store, seen.run, seen.lease.fence)
         is_to_stop = stop is not None and not stop.is_handed_over
         try:
             done = self._consequences.go_on(seen, ids, is_to_stop)
-        except ServerAwayError:
-            return SERVER_AWAY
+        except ServerAwayError as error:
+            self._said.say("server", f"Prefect's server did not do what follows; it is asked again: {error}")
+            return None
+        self._said.forget("server")
+        announce(f"{seen.address}: its holder is dead. {done}")
         self._settled[seen.run] = done
         return done
 

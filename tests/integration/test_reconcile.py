@@ -31,7 +31,7 @@ from storage.segment_notes import FlowRunsRecord, write_flow_runs
 from tasks.prefect_bridge.notifications import load_notifiers
 from tasks.reconciling.consequences import PrefectConsequences
 from tasks.reconciling.outbox import Outbox
-from tasks.reconciling.reconciler import SERVER_SECONDS, ServerWatch
+from tasks.reconciling.reconciler import ServerWatch
 from tasks.reconciling.store_watch import StoreWatch
 from tasks.reconciling.terms import BEATS
 from tests.helpers.commands import COMMAND, call_here, wait_until
@@ -81,10 +81,10 @@ class Server:
     def __init__(self, client: SyncPrefectClient, store: LocalStore, tag: str) -> None:
         self.client, self.store, self.tag = client, store, tag
 
-    def deploy(self, run: str) -> DeploymentResponse:
-        """As `holdfast deploy` does."""
+    def deploy(self, run: str, cron: str = "0 0 1 1 *") -> DeploymentResponse:
+        """As `holdfast deploy` does. Without a `cron` no tick falls into the test."""
         name, address = f"{self.tag}-{run}", run_address(self.store, run)
-        wanted = RunDeployment(name, address, "/run.toml", (), "/", self.tag, "* * * * *", None)
+        wanted = RunDeployment(name, address, "/run.toml", (), "/", self.tag, cron, None)
         put_deployment(self.client, wanted, None)
         return self.deployment(run)
 
@@ -168,8 +168,9 @@ def test_a_dead_run_goes_on_a_complete_one_rests_and_somebody_is_told(
     put_run(server.store, "done")
     put_run(server.store, "waits", "budget")
     suspended = hold(server.store, "suspended")
-    for run in ("dead", "done", "suspended", "waits"):
+    for run in ("dead", "done", "suspended"):
         server.deploy(run)
+    server.deploy("waits", cron="* * * * *")
     outer, inner = server.begin("dead", Running()), server.client.create_flow_run(train, state=Running())
     works = server.client.create_task_run(step, inner.id, dynamic_key="0", state=Running())
     write_flow_runs(server.store, "dead", holder.fence, FlowRunsRecord(ids=[str(inner.id), str(outer.id)]))
@@ -220,12 +221,13 @@ def test_that_the_server_is_away_is_told_without_it_and_that_it_is_back(
     texts.clear()
     nobody = f"http://127.0.0.1:{find_free_port()}/api"
     with temporary_settings({PREFECT_API_URL: nobody}):
-        reconciling.look(round(SERVER_SECONDS / LOOK_SECONDS) + 3)
+        reconciling.look(2 * LOOKS_UNTIL_DEAD)
     assert sorted(text.partition("\n")[0] for text in texts) == [
         f"[critical] server-away: {nobody}", "[warning] run-dead: run",
     ]  # fmt: skip
     reconciling.look(2)
     assert texts[2].partition("\n")[0] == f"[over] server-away: {nobody}"
+    assert len(texts) == 3
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

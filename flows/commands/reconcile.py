@@ -70,4 +70,4 @@ def reconcile(
                 f"Nobody is told of pages: the server has no notification block named {block!r}. Make one, and start "
                 "this command again: deployments/README.md, section What alerts."
             )
-        reconciler.Reconciler(stores, notifiers, consequences.PrefectConsequences(), every).run()
+        reconciler.Reconciler(stores, notifiers, consequences.PrefectConsequences(), every, block).run()

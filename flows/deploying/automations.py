@@ -1,7 +1,8 @@
 """The automations that deployments have on a Prefect server, and which deployments need them.
 
-Two keep the states of flow runs true and the work going, for all. Two tell people: of all runs, or of a team's. They
-are the same however a deployment was made. Invariant: an automation is known by its name.
+Two keep the states of flow runs true and the work going, for all. Three tell people: two of all runs, or of a team's,
+and one that nothing is heard any more of a reconciler. They are the same however a deployment was made. Invariant: an
+automation is known by its name.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from prefect.client.schemas.objects import StateType
 from prefect.events.actions import ChangeFlowRunState, RunDeployment, SendNotification
 
 from flows.scheduled import scheduled
-from tasks.prefect_bridge.alerts import EVENTS
+from tasks.prefect_bridge.alerts import EVENTS, RECONCILER, RECONCILER_ALIVE
 from tasks.prefect_bridge.flow_runs import SKIPPED
 from tasks.prefect_bridge.run_deployments import TAG
 
@@ -23,6 +24,7 @@ CRASHED = f"{FLOW_RUN}.Crashed"
 HEARTBEAT = f"{FLOW_RUN}.heartbeat"
 HEARTBEAT_SECONDS = 30
 SILENT_SECONDS = 90
+RECONCILER_SILENT_SECONDS = 300
 # So that a flow run that crashes each time, at once, does not keep the worker busy.
 NEXT_AFTER_SECONDS = 15
 FINAL_STATES = ("Completed", SKIPPED, "Failed", "Cancelled", "Crashed")
@@ -57,6 +59,7 @@ def make_automations(blocks: Sequence[UUID], team: str | None) -> list[Wanted]:
         Wanted(start_next(), (TAG,)),
         Wanted(tell_of_events(blocks, team), tags, is_choosable=True),
         Wanted(tell_of_crashes(blocks, team), tags),
+        Wanted(tell_of_silent_reconciler(blocks, team), tags),
     ]
 
 
@@ -134,6 +137,34 @@ def tell_of_crashes(blocks: Sequence[UUID], team: str | None) -> AutomationCore:
                 subject="{{ event.event }}: {{ event.resource.name }}",
                 body=f"The flow run was killed, or not heard of for {SILENT_SECONDS} s. The next one goes on from the "
                 "promoted checkpoint.",
+            )
+            for block in blocks
+        ],
+    )
+
+
+def tell_of_silent_reconciler(blocks: Sequence[UUID], team: str | None) -> AutomationCore:
+    """Who tells people of all else has nobody else who would tell of its own end. Once after its last sign of life."""
+    name = team or TAG
+    minutes = RECONCILER_SILENT_SECONDS // 60
+    return AutomationCore(
+        name=_named("reconciler", team),
+        description=f"{team or 'Somebody'} is told that no `holdfast reconcile` gives a sign of life any more.",
+        trigger=EventTrigger(
+            posture=Posture.Proactive,
+            match=_resource(f"holdfast.{RECONCILER.format(name=name)}"),
+            for_each={"prefect.resource.id"},
+            after={RECONCILER_ALIVE},
+            expect={RECONCILER_ALIVE},
+            within=timedelta(seconds=RECONCILER_SILENT_SECONDS),
+        ),
+        actions=[
+            SendNotification(
+                block_document_id=block,
+                subject=f"[critical] reconciler-silent: {name}",
+                body=f"No `holdfast reconcile` that tells {name} has given a sign of life for {minutes} minutes. "
+                "Training goes on, and nobody is told of what happens to runs. Start it again: deployments/runbook.md, "
+                "section Pages: reconciler-silent",
             )
             for block in blocks
         ],

@@ -26,6 +26,9 @@ EVENTS = (
     AUDIT_VIOLATION, FALLBACK, GATE_REJECTED, LOW_DISK, NO_PROGRESS, PASSED_OVER, ROLLBACK, ROT, RUN_ENDED, SAVE_FAILED,
     SEGMENT_LOST,
 )  # fmt: skip
+# The sign of life of a process that reconciles, and of what: with the name of the blocks by which it tells people.
+RECONCILER_ALIVE = "holdfast.reconciler-alive"
+RECONCILER = "reconciler.{name}"
 # A server refuses an event of more than 1.5 MB, and no person reads that much.
 MAX_MESSAGE_CHARACTERS = 20_000
 

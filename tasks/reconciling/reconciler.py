@@ -17,7 +17,7 @@ from prefect.settings import PREFECT_API_URL
 
 from storage.objects.store import Store
 from tasks.console.announce import announce
-from tasks.prefect_bridge.alerts import send
+from tasks.prefect_bridge.alerts import RECONCILER, RECONCILER_ALIVE, send
 from tasks.prefect_bridge.private.server_requests import require_api
 from tasks.prefect_bridge.server import CALL_SECONDS, impatient_client
 from tasks.reconciling.consequences import Consequences
@@ -25,9 +25,8 @@ from tasks.reconciling.outbox import Notifier, Outbox
 from tasks.reconciling.pages import Page, page_of_place
 from tasks.reconciling.said import Said
 from tasks.reconciling.store_watch import StoreWatch
+from tasks.text import listed
 
-# The event by which an automation knows that a reconciler lives.
-ALIVE = "holdfast.reconciler-alive"
 ALIVE_SECONDS = 60.0
 # Longer than a server takes that is started again.
 SERVER_SECONDS = 60.0
@@ -35,9 +34,10 @@ LEAVE_SECONDS = 10.0
 
 
 class Reconciler:
-    """Of these stores. `after_looks` is called with them every so many seconds, for figures and pages about all runs.
+    """Of these stores. `name` is that of the blocks by which people are told.
 
-    One store given twice is watched once.
+    `after_looks` is called with them every so many seconds, for figures and pages about all runs. One store given twice
+    is watched once.
     """
 
     def __init__(
@@ -46,10 +46,11 @@ class Reconciler:
         notifiers: Sequence[Notifier],
         consequences: Consequences,
         every_seconds: float,
+        name: str,
         after_looks: Callable[[Sequence[Store]], None] | None = None,
     ) -> None:
         self._stores = list({store.address: store for store in stores}.values())
-        self._every_seconds, self._after_looks = every_seconds, after_looks
+        self._every_seconds, self._after_looks, self._name = every_seconds, after_looks, name
         self._outbox, self._server = Outbox(notifiers), ServerWatch()
         self._said, self._is_over = Said("The reconciler"), threading.Event()
         who = f"process {os.getpid()} on {socket.gethostname()}"
@@ -105,7 +106,8 @@ class Reconciler:
         now = time.monotonic()
         if self._alive_at is None or now - self._alive_at >= ALIVE_SECONDS:
             self._alive_at = now
-            send(ALIVE, "reconciler", f"A reconciler watches {len(self._stores)} stores.")
+            watched = listed([store.address for store in self._stores])
+            send(RECONCILER_ALIVE, RECONCILER.format(name=self._name), f"Watched: {watched}.")
 
     def _call_after_looks(self) -> None:
         if self._after_looks is not None:

@@ -84,7 +84,7 @@ class Deployer:
 
     def told(self, team: str) -> set[str]:
         """Those that tell of a team's runs."""
-        return {f"{self.tag}-{what}-{team}" for what in ("alerts", "crashes")}
+        return {f"{self.tag}-{what}-{team}" for what in ("alerts", "crashes", "reconciler")}
 
     def is_deployed(self) -> bool:
         return self.operator.api.get(f"/deployments/name/{self.name}").is_success

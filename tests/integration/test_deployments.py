@@ -149,9 +149,10 @@ def test_the_lines_of_the_guide_make_a_deployment_as_prefect_yaml_has_it(operato
 
 def test_the_lines_of_the_guide_have_people_told(guided: Guided) -> None:
     assert set(guided.automations) == {
-        "holdfast-alerts", "holdfast-crashes", "holdfast-crash-silent-flow-runs", "holdfast-start-the-next-flow-run",
+        "holdfast-alerts", "holdfast-crashes", "holdfast-reconciler", "holdfast-crash-silent-flow-runs",
+        "holdfast-start-the-next-flow-run",
     }  # fmt: skip
-    for name in ("holdfast-alerts", "holdfast-crashes"):
+    for name in ("holdfast-alerts", "holdfast-crashes", "holdfast-reconciler"):
         assert [action["block_document_id"] for action in guided.automations[name]["actions"]] == [guided.block]
         assert f"Created: automation {name}\n" in guided.printed
 

@@ -3,13 +3,10 @@
 The clock by which looks are counted is set by hand: `unit/tasks/reconciling` has what follows from which looks.
 """
 
-import json
 import os
 import signal
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from uuid import uuid4
 
 import pytest
@@ -37,6 +34,7 @@ from tasks.reconciling.terms import BEATS
 from tests.helpers.commands import COMMAND, call_here, wait_until
 from tests.helpers.prefect_server import RETRIES_WHILE_BUSY, find_free_port, running
 from tests.helpers.reconciled import LOOK_SECONDS, LOOKS_UNTIL_DEAD, Clock, hold, put_run
+from tests.helpers.webhooks import running_webhook
 
 pytestmark = pytest.mark.server
 
@@ -54,25 +52,8 @@ def client(prefect_server: dict[str, str]) -> Iterator[SyncPrefectClient]:
 
 @pytest.fixture(scope="module")
 def webhook() -> Iterator[tuple[str, list[str]]]:
-    """The address of a web server, and the texts that were posted there."""
-    texts: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            texts.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, format: str, *_: object) -> None:
-            """Nothing is printed."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/secret-hook", texts
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with running_webhook() as webhook:
+        yield webhook
 
 
 class Server:
@@ -106,7 +87,7 @@ class Server:
 
     def state_of(self, flow_run: FlowRun) -> str | None:
         state = self.client.read_flow_run(flow_run.id).state
-        return state and state.name
+        return None if state is None else state.name
 
     def put_late(self, run: str, number: int) -> list[FlowRun]:
         """So many ticks of the schedule that no worker took, the oldest first."""

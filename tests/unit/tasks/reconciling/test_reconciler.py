@@ -8,8 +8,9 @@ import pytest
 
 from storage.objects.local_store import LocalStore
 from storage.objects.store import Store
+from tasks.prefect_bridge.alerts import RECONCILER_ALIVE
 from tasks.reconciling import reconciler
-from tasks.reconciling.reconciler import ALIVE, Reconciler
+from tasks.reconciling.reconciler import Reconciler
 from tasks.reconciling.terms import BEATS, TERMS
 from tests.helpers.events import taking_events
 from tests.helpers.reconciled import NotedPrefect, Person, put_run
@@ -39,7 +40,7 @@ def test_a_store_that_hangs_and_a_step_that_fails_stop_nothing_and_a_signal_ends
             raise KeyboardInterrupt
         raise OSError("no figures")
 
-    watching = Reconciler([hanging, store, LocalStore(store.root)], [Person()], prefect, 0.05, after_looks)
+    watching = Reconciler([hanging, store, LocalStore(store.root)], [Person()], prefect, 0.05, "search", after_looks)
     with taking_events() as events, pytest.raises(KeyboardInterrupt):
         watching.run()
     hanging.is_over.set()
@@ -47,4 +48,5 @@ def test_a_store_that_hangs_and_a_step_that_fails_stop_nothing_and_a_signal_ends
     assert prefect.paused == [f"{store.address}/runs/done"]
     assert list(store.list_keys(TERMS)) == [f"{TERMS}000001.json"]
     assert b'"is_over":true' in store.read(f"{BEATS}000001.json")
-    assert [event.event for event in events()] == [ALIVE]  # of the minute
+    (event,) = events()  # of the minute
+    assert (event.event, event.resource.id) == (RECONCILER_ALIVE, "holdfast.reconciler.search")

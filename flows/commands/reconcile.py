@@ -45,12 +45,12 @@ def reconcile(
         ),
     ] = None,
 ) -> None:
-    """Keep a Prefect server true to what stores say, and tell people, until it is stopped.
+    """Keep a Prefect server true to what stores say.
 
-    A run whose holder gives no sign of life for a minute: its flow runs are set to crashed, and the next one begins.
-    The schedule of a complete run is paused; of late flow runs the newest of each run stays. People are told each thing
-    once, and when it is over. Several such processes may run: for each store one acts, and another takes over where it
-    ends. See deployments/operation.md.
+    Until it is stopped. A run whose holder gives no sign of life for a minute: its flow runs are set to crashed, and
+    the next one begins. The schedule of a complete run is paused; of late flow runs the newest of each run stays.
+    People are told each thing once, and when it is over. Several such processes may run: for each store one acts, and
+    another takes over where it ends. See deployments/operation.md.
     """
     stores = open_stores(targets, assignments or [])
     for store in stores:

@@ -70,7 +70,7 @@ def test_where_the_locale_is_not_utf_8_names_that_are_work(settings: dict[str, s
     "command",
     [
         "corpus", "run", "status", "logs", "runs", "report", "evaluate", "export", "verify", "scrub", "prune", "audit",
-        "advise", "drill", "deploy",
+        "advise", "drill", "deploy", "reconcile",
     ],
 )  # fmt: skip
 def test_help_fits_the_terminal_and_tells_of_set(command: str) -> None:

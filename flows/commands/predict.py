@@ -71,7 +71,7 @@ def predict(
     factory: FactoryOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict the label of every row of a table, by an exported model.
+    """Predict the label of each row of a table by an exported model.
 
     RESULT has the rows of DATA in their order: the id, or the row's number in its file where there is none, with the
     file where they are several; the predicted label; the probability of each label. Memory does not grow with the

@@ -20,11 +20,16 @@ class CompleteRuns:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._noted: set[str] = set()
+        self._absent: set[str] = set()  # as long as this process acts, nobody else puts one
 
     def find_new(self, runs: Iterable[SeenRun]) -> list[SeenRun]:
         """The complete ones whose schedule was not paused yet. Raises `StoreError`."""
         complete = [seen for seen in runs if seen.lease is None and seen.head.state.is_complete]
         return [seen for seen in complete if not self._is_noted(_key(seen))]
+
+    def forget(self) -> None:
+        """Another process acts."""
+        self._absent.clear()
 
     def note(self, seen: SeenRun) -> None:
         """The schedule is paused. Raises `StoreError`."""
@@ -33,12 +38,14 @@ class CompleteRuns:
         self._noted.add(_key(seen))
 
     def _is_noted(self, key: str) -> bool:
-        if key not in self._noted:
-            try:
-                self._store.read(key)
-            except ObjectMissingError:
-                return False
-            self._noted.add(key)
+        if key in self._noted or key in self._absent:
+            return key in self._noted
+        try:
+            self._store.read(key)
+        except ObjectMissingError:
+            self._absent.add(key)
+            return False
+        self._noted.add(key)
         return True
 
 

@@ -208,6 +208,7 @@ class StoreWatch:
         self._watched.clear()
         self._unreadable.clear()
         self._settled.clear()
+        self._complete.forget()
         self._pages.forget()
 
 

@@ -61,6 +61,7 @@ class NotedPrefect:
     paused: list[str] = field(default_factory=list)
     is_away: bool = False
     taken_up: bool = False
+    has_deployments: bool = True
 
     def go_on(self, seen: SeenRun, ids: Sequence[str], is_to_stop: bool) -> str:
         self._answer()
@@ -74,8 +75,9 @@ class NotedPrefect:
     def tend(self, addresses: Collection[str], complete: Collection[str]) -> Tended:
         self._answer()
         assert set(complete) <= set(addresses)
-        self.paused += complete
-        return Tended(complete, 0)
+        at_rest = complete if self.has_deployments else []
+        self.paused += at_rest
+        return Tended(at_rest, 0)
 
     def _answer(self) -> None:
         if self.is_away:

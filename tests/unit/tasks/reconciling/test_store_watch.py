@@ -262,9 +262,11 @@ def test_an_error_of_the_program_ends_neither_the_look_nor_the_watch(
     assert len(prefect.gone_on) == 1
 
 
+@pytest.mark.parametrize("has_deployments", [True, False])
 def test_a_look_asks_little_of_a_run_in_training_and_nothing_of_a_complete_one(
-    store: LocalStore, make: Callable[[], Watcher]
+    store: LocalStore, make: Callable[[], Watcher], prefect: NotedPrefect, has_deployments: bool
 ) -> None:
+    prefect.has_deployments = has_deployments
     holder, watcher = hold(store, "run"), make()
     for number in range(20):
         put_run(store, f"done-{number}")
@@ -273,6 +275,21 @@ def test_a_look_asks_little_of_a_run_in_training_and_nothing_of_a_complete_one(
         watcher.look(1, beats=holder)
     # Terms once, the run's generations once, its heartbeat.
     assert counted.requests == {"list": 2, "read": 1}, counted.requests
+    with counting(store) as counted:
+        watcher.look(4, beats=holder)  # once in a minute schedules are looked at, too
+    assert counted.requests["read"] == 4, counted.requests
+
+
+def test_a_complete_run_that_is_deployed_later_rests_then(
+    store: LocalStore, make: Callable[[], Watcher], prefect: NotedPrefect
+) -> None:
+    put_run(store, "done")
+    prefect.has_deployments = False
+    watcher = make()
+    watcher.look(10)
+    prefect.has_deployments = True
+    watcher.look(10)
+    assert prefect.paused == [f"{store.address}/runs/done"]
 
 
 def test_a_run_that_is_deleted_is_forgotten(

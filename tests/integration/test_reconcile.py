@@ -194,31 +194,21 @@ def test_of_a_dead_run_whose_schedule_is_paused_nothing_is_begun(server: Server,
 
 
 def test_that_the_server_is_away_is_told_without_it_and_that_it_is_back(
-    server: Server, reconciling: Reconciling, webhook: tuple[str, list[str]]
+    reconciling: Reconciling, webhook: tuple[str, list[str]]
 ) -> None:
     texts = webhook[1]
-    hold(server.store, "run")
     reconciling.look()
     texts.clear()
     nobody = f"http://127.0.0.1:{find_free_port()}/api"
     with temporary_settings({PREFECT_API_URL: nobody}):
-        reconciling.look(2 * LOOKS_UNTIL_DEAD)
-    assert sorted(text.partition("\n")[0] for text in texts) == [
-        f"[critical] server-away: {nobody}", "[warning] run-dead: run",
-    ]  # fmt: skip
+        reconciling.look(LOOKS_UNTIL_DEAD + 1)
+    assert [text.partition("\n")[0] for text in texts] == [f"[critical] server-away: {nobody}"]
     reconciling.look(2)
-    assert texts[2].partition("\n")[0] == f"[over] server-away: {nobody}"
-    assert len(texts) == 3
+    assert [text.partition("\n")[0] for text in texts[1:]] == [f"[over] server-away: {nobody}"]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_the_command_watches_until_a_signal_and_prints_no_address_of_a_webhook(
-    number: signal.Signals,
-    code: int,
-    server: Server,
-    webhook: tuple[str, list[str]],
-    prefect_server: dict[str, str],
-    tmp_path: Path,
+    server: Server, webhook: tuple[str, list[str]], prefect_server: dict[str, str], tmp_path: Path
 ) -> None:
     put_run(server.store, "run", "budget")
     CustomWebhookNotificationBlock(name="hook", url=webhook[0], json_data={"text": "{{body}}"}).save(server.tag)
@@ -226,8 +216,8 @@ def test_the_command_watches_until_a_signal_and_prints_no_address_of_a_webhook(
     command = [*COMMAND, "reconcile", str(server.store.root), "--every", "1", "--tag", server.tag]
     with running(command, prefect_server, log, tmp_path) as process:
         assert wait_until(lambda: bool(list(server.store.list_keys(BEATS))), process), log.read_text()
-        os.kill(process.pid, number)
-        assert process.wait(60) == code, log.read_text()
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM, log.read_text()
     printed = log.read_text()
     assert "Watching 1 store" in printed and "Traceback" not in printed
     assert "secret-hook" not in printed

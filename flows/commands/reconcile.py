@@ -6,6 +6,7 @@ on. It starts no server. What it does is decided in `tasks.reconciling`.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,8 +20,10 @@ with lazy_imports():
     import flows.prefect_server as prefect_server
     import storage.objects.local_store as local_store
     import tasks.console.messages as messages
+    import tasks.monitoring.server as metrics_server
     import tasks.prefect_bridge.notifications as notifications
     import tasks.prefect_bridge.run_deployments as run_deployments
+    import tasks.reconciling.all_runs as all_runs
     import tasks.reconciling.consequences as consequences
     import tasks.reconciling.reconciler as reconciler
     import tasks.text as words
@@ -44,6 +47,17 @@ def reconcile(
             help="Pages go to the notification blocks of this name. If not given: to those that are named holdfast.",
         ),
     ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.html", help="Keep the list of all runs as one HTML page in this file."),
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, metavar="PORT", help="Serve the figures of all runs for Prometheus."),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where --metrics-port listens.", show_default=True)
+    ] = "127.0.0.1",
 ) -> None:
     """Keep a Prefect server true to what stores say.
 
@@ -59,6 +73,8 @@ def reconcile(
                 f"Expected a store, and there is no folder {store.address}. Mount its file system, or correct the "
                 "address; a store is there once its first run was begun with `holdfast run`."
             )
+    if page is not None and not page.parent.is_dir():
+        raise ConfigurationError(f"--page {page}: expected a file in a folder, and there is no folder {page.parent}.")
     messages.show_messages()
     with prefect_server.asking_server() as client, ending_in_order():
         block = tag or run_deployments.TAG
@@ -70,4 +86,7 @@ def reconcile(
                 f"Nobody is told of pages: the server has no notification block named {block!r}. Make one, and start "
                 "this command again: deployments/README.md, section What alerts."
             )
-        reconciler.Reconciler(stores, notifiers, consequences.PrefectConsequences(), every, block).run()
+        shown = all_runs.AllRuns(page)
+        show = shown.show if page is not None or metrics_port is not None else None
+        with metrics_server.serving_all_runs(shown.figures, metrics_port, metrics_host):
+            reconciler.Reconciler(stores, notifiers, consequences.PrefectConsequences(), every, block, show).run()

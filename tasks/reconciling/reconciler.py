@@ -1,7 +1,7 @@
 """The process that watches several stores, each in a thread of its own, and Prefect's server, until it is stopped.
 
-Invariant: a store that is away, or slow, delays no other. The thread that calls `run` asks the server, sends the pages,
-gives a sign of life, and calls what is to be done after the looks; none of that can end it.
+Invariant: a store that is away, or slow, delays no other. The thread that calls `run` asks the server, sends the pages
+and gives a sign of life; none of that can end it. What shows all runs, which reads all stores, has a thread too.
 """
 
 import os
@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
+from functools import partial
 
 import httpx
 from prefect.exceptions import PrefectException, PrefectHTTPStatusError
@@ -31,13 +32,15 @@ ALIVE_SECONDS = 60.0
 # Longer than a server takes that is started again.
 SERVER_SECONDS = 60.0
 LEAVE_SECONDS = 10.0
+# To show all runs much more is read than to watch them.
+SHOW_SECONDS = 60.0
 
 
 class Reconciler:
     """Of these stores. `name` is that of the blocks by which people are told.
 
-    `after_looks` is called with them every so many seconds, for figures and pages about all runs. One store given twice
-    is watched once.
+    `show_all` is called with them every minute, for figures and a page of all runs. One store given twice is watched
+    once.
     """
 
     def __init__(
@@ -47,10 +50,10 @@ class Reconciler:
         consequences: Consequences,
         every_seconds: float,
         name: str,
-        after_looks: Callable[[Sequence[Store]], None] | None = None,
+        show_all: Callable[[Sequence[Store]], None] | None = None,
     ) -> None:
         self._stores = list({store.address: store for store in stores}.values())
-        self._every_seconds, self._after_looks, self._name = every_seconds, after_looks, name
+        self._every_seconds, self._show_all, self._name = every_seconds, show_all, name
         self._outbox, self._server = Outbox(notifiers), ServerWatch()
         self._said, self._is_over = Said("The reconciler"), threading.Event()
         who = f"process {os.getpid()} on {socket.gethostname()}"
@@ -62,7 +65,9 @@ class Reconciler:
     def run(self) -> None:
         """Watch until an exception is raised in this thread, as by a signal; then let others take over at once."""
         self._server.look()
-        threads = [self._start(watch) for watch in self._watches]
+        threads = [self._start(partial(self._watch, watch), watch.store.address) for watch in self._watches]
+        if self._show_all is not None:
+            threads.append(self._start(self._keep_showing, "all runs"))
         try:
             while True:
                 self._do_between()
@@ -74,11 +79,9 @@ class Reconciler:
                 thread.join(max(0.0, deadline - time.monotonic()))
             self._outbox.send_all()
 
-    def _start(self, watch: StoreWatch) -> threading.Thread:
+    def _start(self, do: Callable[[], None], what: str) -> threading.Thread:
         context = copy_context()  # by which Prefect knows its settings
-        thread = threading.Thread(
-            target=lambda: context.run(self._watch, watch), name=f"watch {watch.store.address}", daemon=True
-        )
+        thread = threading.Thread(target=lambda: context.run(do), name=f"watch {what}", daemon=True)
         thread.start()
         return thread
 
@@ -88,19 +91,28 @@ class Reconciler:
             watch.look()
         watch.leave()
 
+    def _keep_showing(self) -> None:
+        assert self._show_all is not None
+        show = partial(self._show_all, self._stores)
+        self._try("to show all runs", show)
+        while not self._is_over.wait(SHOW_SECONDS):
+            self._try("to show all runs", show)
+
     def _do_between(self) -> None:
         for what, do in (
             ("to ask Prefect's server", self._server.look),
             ("to send pages", self._outbox.send_all),
             ("to give a sign of life", self._give_sign_of_life),
-            ("to do what follows the looks", self._call_after_looks),
         ):
-            try:
-                do()
-            except Exception as error:  # noqa: BLE001 - the rest is done all the same, and this is tried again
-                self._said.say(what, f"It failed {what}: {type(error).__name__}: {error}")
-            else:
-                self._said.forget(what)
+            self._try(what, do)
+
+    def _try(self, what: str, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except Exception as error:  # noqa: BLE001 - the rest is done all the same, and this is tried again
+            self._said.say(what, f"It failed {what}: {type(error).__name__}: {error}")
+        else:
+            self._said.forget(what)
 
     def _give_sign_of_life(self) -> None:
         now = time.monotonic()
@@ -108,10 +120,6 @@ class Reconciler:
             self._alive_at = now
             watched = listed([store.address for store in self._stores])
             send(RECONCILER_ALIVE, RECONCILER.format(name=self._name), f"Watched: {watched}.")
-
-    def _call_after_looks(self) -> None:
-        if self._after_looks is not None:
-            self._after_looks(self._stores)
 
 
 class ServerWatch:

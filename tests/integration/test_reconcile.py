@@ -5,6 +5,7 @@ The clock by which looks are counted is set by hand: `unit/tasks/reconciling` ha
 
 import os
 import signal
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -207,15 +208,18 @@ def test_that_the_server_is_away_is_told_without_it_and_that_it_is_back(
     assert [text.partition("\n")[0] for text in texts[1:]] == [f"[over] server-away: {nobody}"]
 
 
-def test_the_command_watches_until_a_signal_and_prints_no_address_of_a_webhook(
+def test_the_command_watches_until_a_signal_shows_all_runs_and_prints_no_address_of_a_webhook(
     server: Server, webhook: tuple[str, list[str]], prefect_server: dict[str, str], tmp_path: Path
 ) -> None:
     put_run(server.store, "run", "budget")
     CustomWebhookNotificationBlock(name="hook", url=webhook[0], json_data={"text": "{{body}}"}).save(server.tag)
-    log = tmp_path / "log"
-    command = [*COMMAND, "reconcile", str(server.store.root), "--every", "1", "--tag", server.tag]
+    log, page, port = tmp_path / "log", tmp_path / "runs.html", find_free_port()
+    shown = ["--page", str(page), "--metrics-port", str(port)]
+    command = [*COMMAND, "reconcile", str(server.store.root), "--every", "1", "--tag", server.tag, *shown]
     with running(command, prefect_server, log, tmp_path) as process:
-        assert wait_until(lambda: bool(list(server.store.list_keys(BEATS))), process), log.read_text()
+        assert wait_until(lambda: bool(list(server.store.list_keys(BEATS))) and page.exists(), process), log.read_text()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            assert f'holdfast_store_runs{{store="{server.store.address}"}} 1.0' in answer.read().decode()
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait(60) == 128 + signal.SIGTERM, log.read_text()
     printed = log.read_text()
@@ -227,18 +231,19 @@ def test_the_command_watches_until_a_signal_and_prints_no_address_of_a_webhook(
 @pytest.mark.parametrize(
     ("where", "words"),
     [
-        ("nowhere", "there is no folder"),
-        ("store", "No Prefect server is configured"),
-        ("s4://bucket", "expected s3://bucket/prefix"),
+        (["nowhere"], "there is no folder"),
+        (["store"], "No Prefect server is configured"),
+        (["s4://bucket"], "expected s3://bucket/prefix"),
+        (["store", "--page", "missing/runs.html"], "there is no folder missing"),
     ],
 )
 def test_what_a_user_has_to_put_right_is_one_message(
-    where: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "store").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PREFECT_PROFILES_PATH", str(tmp_path / "none.toml"))
     with temporary_settings({PREFECT_API_URL: None}):
-        result = call_here(["reconcile", where])
+        result = call_here(["reconcile", *where])
     assert result.returncode == 2, result.stderr
     assert words in " ".join(result.stderr.split()) and "Traceback" not in result.stderr

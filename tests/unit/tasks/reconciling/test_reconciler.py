@@ -1,6 +1,7 @@
 """The process as a whole: its threads, what it does between looks, how it ends. No server of Prefect answers."""
 
 import threading
+from _thread import interrupt_main
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -30,17 +31,18 @@ def test_a_store_that_hangs_and_a_step_that_fails_stop_nothing_and_a_signal_ends
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reconciler, "LEAVE_SECONDS", 1.0)
+    monkeypatch.setattr(reconciler, "SHOW_SECONDS", 0.05)
     hanging, store = HangingStore(tmp_path / "hanging"), LocalStore(tmp_path / "store")
     put_run(store, "done")
     prefect, called = NotedPrefect(), []
 
-    def after_looks(stores: Sequence[Store]) -> None:
+    def show_all(stores: Sequence[Store]) -> None:
         called.append([one.address for one in stores])
-        if prefect.paused and len(called) > 2:
-            raise KeyboardInterrupt
+        if prefect.paused and len(called) > 2 and events():
+            interrupt_main()
         raise OSError("no figures")
 
-    watching = Reconciler([hanging, store, LocalStore(store.root)], [Person()], prefect, 0.05, "search", after_looks)
+    watching = Reconciler([hanging, store, LocalStore(store.root)], [Person()], prefect, 0.05, "search", show_all)
     with taking_events() as events, pytest.raises(KeyboardInterrupt):
         watching.run()
     hanging.is_over.set()

@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from flows.deploying.automations import HEARTBEAT, HEARTBEAT_SECONDS
 from tasks.corpora.generate import generate_corpus
 from tests.helpers.commands import call_here
 from tests.helpers.operators import (
@@ -26,6 +28,8 @@ pytestmark = [pytest.mark.server, pytest.mark.slow]
 SCHEDULED_CONFIGURATION = "deployments/configs/demo.toml"
 # Longer than the automation hears nothing before it acts, and than the server takes to look.
 SILENT_SECONDS = 120
+# A pause at each of these moments after a heartbeat, each of another run.
+PHASES = tuple(range(0, HEARTBEAT_SECONDS, 3))
 
 
 @pytest.fixture
@@ -67,3 +71,44 @@ def test_a_flow_run_that_a_person_suspended_is_left_as_it_is(operator: Operator)
     assert operator.states(suspended)[-1]["name"] == "Suspended"
     assert operator.flow_runs("scheduled/train") == [suspended]
     assert operator.state().lease is None
+
+
+@pytest.mark.timeout(1800)
+def test_however_long_after_a_heartbeat_a_person_suspends_ten_flow_runs_each_stays_so_and_each_goes_on_when_resumed(
+    operator: Operator,
+) -> None:
+    flow_runs = {
+        f"paused-{phase}": operator.submit("scheduled/train", assignments=[f"run=paused-{phase}"]) for phase in PHASES
+    }
+    operator.wait(lambda: all(operator.segment_has_saved(1, run) for run in flow_runs))
+    earliest = datetime.now(UTC) + timedelta(seconds=2)
+    due = [
+        (find_moment(operator, flow_run, phase, earliest), flow_run)
+        for phase, flow_run in zip(PHASES, flow_runs.values(), strict=True)
+    ]
+    for moment, flow_run in sorted(due):
+        time.sleep(max(0.0, (moment - datetime.now(UTC)).total_seconds()))  # the phase is what is tried
+        operator.suspend(flow_run)
+    operator.wait(lambda: not any(processes_of(flow_run) for flow_run in flow_runs.values()))
+    time.sleep(SILENT_SECONDS)  # of nothing that is not done there is a sign
+    assert {run: operator.states(flow_run)[-1]["name"] for run, flow_run in flow_runs.items()} == dict.fromkeys(
+        flow_runs, "Suspended"
+    )
+    assert sorted(operator.flow_runs("scheduled/train")) == sorted(flow_runs.values())
+    for run, flow_run in flow_runs.items():
+        (segment,) = operator.state(run).segments
+        assert (segment.outcome, segment.steps_lost) == ("preempted", 0)
+        operator.resume(flow_run)
+    operator.wait(lambda: all(operator.segment_has_saved(2, run) for run in flow_runs))
+    for run in flow_runs:
+        call_here(["stop", operator.folder / f"store/runs/{run}"])
+    operator.wait(lambda: all(operator.states(flow_run)[-1]["type"] in ENDED for flow_run in flow_runs.values()))
+    assert sorted(operator.flow_runs("scheduled/train")) == sorted(flow_runs.values())
+
+
+def find_moment(operator: Operator, flow_run: str, phase: int, earliest: datetime) -> datetime:
+    """The next moment that is so many seconds after a heartbeat of the flow run."""
+    beats = operator.events(HEARTBEAT, f"prefect.flow-run.{flow_run}")
+    last = max(datetime.fromisoformat(beat["occurred"]) for beat in beats)
+    intervals = max(0.0, (earliest - last - timedelta(seconds=phase)).total_seconds()) // HEARTBEAT_SECONDS + 1
+    return last + timedelta(seconds=phase + intervals * HEARTBEAT_SECONDS)

@@ -1,8 +1,9 @@
 """What the automations of the README do on a real server: the next flow run after a crash, and none after a pause."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
@@ -42,7 +43,10 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     generate_corpus(configuration.parent / "corpus", "policy", 600)
     with running_prefect_server(tmp_path_factory.mktemp("prefect"), with_automations=True) as server:
         create_automations(folder, server)
-        with deployed(folder, PREFECT, server) as operator, working(operator, PREFECT, server, folder):
+        with (
+            deployed(folder, PREFECT, server) as operator,
+            working(operator, PREFECT, server, folder, most_flow_runs=None),
+        ):
             yield Operator(operator.api, configuration.parent, operator.worker_log)
 
 
@@ -80,7 +84,7 @@ def test_however_long_after_a_heartbeat_a_person_suspends_ten_flow_runs_each_sta
     flow_runs = {
         f"paused-{phase}": operator.submit("scheduled/train", assignments=[f"run=paused-{phase}"]) for phase in PHASES
     }
-    operator.wait(lambda: all(operator.segment_has_saved(1, run) for run in flow_runs))
+    wait_for_segment(1, operator, flow_runs)
     earliest = datetime.now(UTC) + timedelta(seconds=2)
     due = [
         (find_moment(operator, flow_run, phase, earliest), flow_run)
@@ -99,11 +103,17 @@ def test_however_long_after_a_heartbeat_a_person_suspends_ten_flow_runs_each_sta
         (segment,) = operator.state(run).segments
         assert (segment.outcome, segment.steps_lost) == ("preempted", 0)
         operator.resume(flow_run)
-    operator.wait(lambda: all(operator.segment_has_saved(2, run) for run in flow_runs))
+    wait_for_segment(2, operator, flow_runs)
     for run in flow_runs:
         call_here(["stop", operator.folder / f"store/runs/{run}"])
     operator.wait(lambda: all(operator.states(flow_run)[-1]["type"] in ENDED for flow_run in flow_runs.values()))
     assert sorted(operator.flow_runs("scheduled/train")) == sorted(flow_runs.values())
+
+
+def wait_for_segment(number: int, operator: Operator, runs: Iterable[str]) -> None:
+    """One after the other: ten processes load their libraries at once."""
+    for run in runs:
+        operator.wait(partial(operator.segment_has_saved, number, run))
 
 
 def find_moment(operator: Operator, flow_run: str, phase: int, earliest: datetime) -> datetime:

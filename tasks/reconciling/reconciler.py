@@ -71,7 +71,7 @@ class Reconciler:
         try:
             while True:
                 self._do_between()
-                time.sleep(self._every_seconds)
+                time.sleep(self._every_seconds)  # a signal ends it; the server and the blocks call nobody back
         finally:
             self._is_over.set()
             deadline = time.monotonic() + LEAVE_SECONDS

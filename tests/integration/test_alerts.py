@@ -5,7 +5,6 @@ In `make test`: what the automation sends is looked at in `test_deploy_command.p
 """
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -13,9 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -26,6 +23,7 @@ from tests.helpers.commands import ROOT, Runner, kill_everything, processes_ment
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.prefect_server import running_prefect_server
 from tests.helpers.tiny_runs import write_tiny_configuration
+from tests.helpers.webhooks import running_webhook
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -79,26 +77,9 @@ class Phone:
 
 @pytest.fixture(scope="module")
 def phones() -> Iterator[dict[str, Phone]]:
-    """A web server that takes what notification blocks post, each at an address of its own: of all, and of the team."""
-    texts: dict[str, list[str]] = {"hook": [], TEAM: []}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            text = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"]
-            texts[self.path.strip("/")].append(text)
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, format: str, *_: object) -> None:
-            """Nothing is printed."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    yield {name: Phone(f"http://127.0.0.1:{server.server_port}/{name}", texts[name]) for name in texts}
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    """A web server each that takes what notification blocks post: of all, and of the team."""
+    with running_webhook() as of_all, running_webhook() as of_team:
+        yield {"hook": Phone(*of_all), TEAM: Phone(*of_team)}
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ def test_a_reconciler_that_falls_silent_is_told_of_once(tmp_path: Path, monkeypa
             client.create_automation(automations.tell_of_silent_reconciler(blocks, team))
         for _ in range(6):
             send(RECONCILER_ALIVE, RECONCILER.format(name=TEAM), "It lives.")
-            time.sleep(SILENT_SECONDS / 4)
+            time.sleep(SILENT_SECONDS / 4)  # as the process does between two signs
             assert texts == []
         assert wait_until(lambda: bool(texts))
         time.sleep(1.5 * SILENT_SECONDS)  # of nothing that is not sent there is a sign

@@ -21,9 +21,16 @@ from tests.helpers.operators import (
     processes_of,
     working,
 )
+from tests.helpers.postgres_server import PACKAGE, find_programs, made_postgres
 from tests.helpers.prefect_server import running_prefect_server
 
-pytestmark = [pytest.mark.server, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        find_programs() is None, reason=f"PostgreSQL is not installed; on Debian 12: apt-get install {PACKAGE}"
+    ),
+]
 
 # Where the schedule finds its configuration: deployments/prefect.yaml.
 SCHEDULED_CONFIGURATION = "deployments/configs/demo.toml"
@@ -35,13 +42,21 @@ PHASES = tuple(range(0, HEARTBEAT_SECONDS, 3))
 
 @pytest.fixture
 def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    """With a worker, the automations, and a run where the schedule looks for one."""
+    """With a worker, the automations, and a run where the schedule looks for one.
+
+    On PostgreSQL: with SQLite the server does not answer in time where ten flow runs begin at once.
+    """
     folder = tmp_path_factory.mktemp("operator")
     configuration = folder / SCHEDULED_CONFIGURATION
     configuration.parent.mkdir(parents=True)
     configuration.write_text(CONFIGURATION)
     generate_corpus(configuration.parent / "corpus", "policy", 600)
-    with running_prefect_server(tmp_path_factory.mktemp("prefect"), with_automations=True) as server:
+    home = tmp_path_factory.mktemp("prefect")
+    with (
+        made_postgres() as postgres,
+        postgres.serving(),
+        running_prefect_server(home, with_automations=True, database=postgres.url) as server,
+    ):
         create_automations(folder, server)
         with (
             deployed(folder, PREFECT, server) as operator,

@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 setup: $(VENV)/.installed
 
 # pip and not another installer: torch==2.13.0 is then the CPU build where only that is to be had, without CUDA packages.
-# Not Python 3.11's own one, which needs three times as long to find out what is to be installed.
+# Not Python 3.11's own one, whose search for what is to be installed takes longer: time `pip install --dry-run` of both.
 # It would compile modules to bytecode on one core; some packages have files that are no Python, which is why that line
 # may fail. More than half of what the packages have is tests of theirs, or never loaded here: it is left out, each
 # megabyte takes half a second. Of moto S3 is loaded, and what that needs; pytest compiles Hypothesis by itself.

@@ -5,7 +5,6 @@ time between two looks that were both answered counts, and of a long gap between
 stopped together with what it watches, as on a machine that was frozen, has to look again before it calls that silent.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 SILENT_SECONDS = 60.0
@@ -48,11 +47,3 @@ def follow(before: Silence | None, look: Look) -> Silence | None:
     # From the end of the one look to the beginning of the other: the sign was read somewhere within each.
     between = max(0.0, look.began - before.seen_at)
     return Silence(look.sign, before.seconds + min(between, MOST_BETWEEN_SECONDS), look.ended)
-
-
-def follow_all(looks: Iterable[Look]) -> Silence | None:
-    """The silence after looks in their order."""
-    silence = None
-    for look in looks:
-        silence = follow(silence, look)
-    return silence

@@ -47,10 +47,11 @@ def _train_in_view(segment: Segment) -> StopReason:
         if decision.stop or is_complete:
             _save_and_leave(segment, is_stopped=bool(decision.stop))
             return StopReason.NONE if is_complete else decision.stop
+        segment.checkpointer.advance(decision.writing, segment.save_is_owed)
+        # Before a save that is due: where saves take longer than what is between them, one would always be under way.
         if decision.view > segment.membership.number and segment.checkpointer.is_idle:
             go_over(segment)
             continue
-        segment.checkpointer.advance(decision.writing, segment.save_is_owed)
         if decision.save and not _save_when_possible(segment):
             continue  # all are to stop, and save this very step on their way out
         with segment.reporter.waiting_for_input():

@@ -19,6 +19,8 @@ INJECTED = ROOT / "tests" / "faults" / "injected"
 # The folder of a plan: its faults, their marks and the trace. The processes of a command find it under this name.
 FOLDER_VARIABLE = "HOLDFAST_TEST_FAULTS"
 
+LATE_SECONDS = 0.2
+
 Role = Literal["command", "launcher", "rank"]
 Memory = Literal["weights", "moments", "sum", "sent"]
 Operation = Literal["read", "open", "write", "fsync", "link", "rename", "unlink", "mkdir", "rmdir"]
@@ -53,6 +55,7 @@ class FileFault:
     """At the moment: a death, or the operation fails with this errno (a name: ENOSPC), `times` times from then on.
 
     With `seconds` it fails in each process for so long from the first time on that this process meets it.
+    late: it takes place `LATE_SECONDS` later, while other threads go on.
     """
 
     moment: Moment
@@ -164,6 +167,10 @@ class FaultPlan:
     def disk_full(self, moment: Moment, times: int | None = None) -> "FaultPlan":
         """No space is left from this moment on."""
         return self.failing(moment, "ENOSPC", times)
+
+    def late(self, moment: Moment) -> "FaultPlan":
+        """The operation takes place a moment later, and so each time: a store that takes its time."""
+        return self.having(FileFault(moment, "late", None))
 
     def stop(self, moment: Moment) -> "FaultPlan":
         """The process stands still just before the operation, until somebody sends SIGCONT."""

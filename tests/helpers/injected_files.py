@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, get_args
 
-from tests.helpers.fault_plans import Death, FileFault, Moment
+from tests.helpers.fault_plans import LATE_SECONDS, Death, FileFault, Moment
 from tests.helpers.injected_process import REAL_OPEN, REAL_WRITE, InjectedProcess
 from tests.helpers.unsynced_files import UnsyncedFiles
 
@@ -109,6 +109,7 @@ class FileOperations:
             "path": path,
         }
         met["place"] = place + _event_of(source, place)
+        is_late = False
         with self._lock:
             self._write_trace(met)
             for position, (index, fault) in enumerate(self._faults):
@@ -116,6 +117,9 @@ class FileOperations:
                     self._counts[position] += 1
                     if self._counts[position] >= fault.moment.nth:
                         self._fire(index, fault, path, met, half)
+                        is_late = is_late or fault.effect == "late"
+        if is_late:
+            time.sleep(LATE_SECONDS)
         return True
 
     def _is_synced(self, operation: str, path: str) -> bool:
@@ -129,6 +133,8 @@ class FileOperations:
             return
         if fault.effect == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
+        elif fault.effect == "late":
+            return  # other threads are not to wait for it
         elif fault.effect in get_args(Death):
             if half is not None:
                 with suppress(OSError):

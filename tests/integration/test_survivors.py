@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,8 +44,11 @@ FEW_STEPS: dict[str, Any] = {"steps": 9, "every_steps": 4, "validate_every_steps
 BEST: dict[str, Any] = FEW_STEPS | {"every_steps": 1000, "keep_best": 1, "background": True}
 BEST_STEP = 6
 MANY_STEPS: dict[str, Any] = {"steps": 100_000, "every_steps": 10, "validate_every_steps": 25}
+# No validation, in which the save under way may end.
+ALWAYS_SAVING: dict[str, Any] = MANY_STEPS | {"every_steps": 1, "validate_every_steps": 100_000, "background": True}
 NUM_KILLS = 5
 DEADLY_ROW = 11
+JOIN_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -327,3 +331,20 @@ def test_a_rank_that_is_killed_again_and_again_is_replaced_and_it_is_the_same_ru
     assert expected.keys() >= found.keys() - {outcome.last_step}
     for step in found:
         require_the_same(found[step], expected[step], runs)
+
+
+def test_a_rank_joins_where_each_save_is_followed_by_the_next_one_at_once(runs: Runs, agent: PlannedAgent) -> None:
+    spec = runs.next_spec(2, **ALWAYS_SAVING)
+    plan = FaultPlan().late(Moment("rank", "write", thread="checkpoint-writer", path="model")).kill_at_step(4, rank=1)
+    views, ends = ViewFolder(spec.scratch_folder), time.monotonic() + JOIN_SECONDS
+    with agent.launch(spec, plan) as ranks:
+        while ranks.is_running(POLL_SECONDS):
+            if newest_complete(views, 2) or time.monotonic() >= ends:
+                ranks.stop()
+    outcome = find_outcome(runs.store, spec.run, spec.fence)
+    assert outcome is not None and outcome.outcome == "preempted", read_log(spec)
+    assert [view.joined for view in outcome.views if view.joined] == [[1]], read_log(spec)
+    last = runs.checkpoints_of(spec)[outcome.last_step]
+    expected = train_as_far(last, runs, **ALWAYS_SAVING)[outcome.last_step]
+    for name in ("model.safetensors", "optimizer.safetensors"):  # not the history, which ranks with a plan cut shorter
+        assert last.index.files[name] == expected.index.files[name], read_log(spec)

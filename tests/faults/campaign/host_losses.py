@@ -89,20 +89,23 @@ def train_on_without(site: Site, cluster: HostCluster, loss: Loss) -> Attempt:
 def train_on_after_deaths(site: Site, cluster: HostCluster) -> Attempt:
     """Let a rank die on each of two hosts, at one step.
 
-    The third one stands still until others are to join in their places, or the run would be over before.
+    The third one stands still until others are to join in their places: the run would be over before. How long that
+    took, from a death to the view with both, is told.
     """
     ranks = [1, 2]
     plan = FaultPlan().kill_at_step(LOST_AT, rank=1).kill_at_step(LOST_AT, rank=2).hang(0, GONE_ON_AT)
     run = HostRun(site, cluster, "died", plan, **SETTINGS)
     try:
         still = run.wait_for_still_rank(len(ranks))
-        run.wait(lambda: run.find_joined() == ranks)
+        run.wait(lambda: run.find_joined() == set(ranks))
+        seconds = time.monotonic() - run.read_marks(1)[0]["at_ns"] / 1e9
         os.kill(still, signal.SIGCONT)
         code = run.command.wait(COMMAND_SECONDS)
     finally:
         kill_everything(run.command)
     problem = _find_problem(site, run, code, lost=ranks, joined=ranks)
-    return Attempt(len(ranks), len(run.read_fired()) - 1, "bad" if problem else "equal", problem or "")
+    told = problem or f"others joined after {seconds:.1f} s"
+    return Attempt(len(ranks), len(run.read_fired()) - 1, "bad" if problem else "equal", told)
 
 
 @dataclass

@@ -142,10 +142,10 @@ class HostRun:
         """Where any fault of the plan took place."""
         return read_fired(self._folder)
 
-    def find_joined(self) -> list[int]:
-        """The ranks that have joined in a view, as the nodes that read it have it in their scratch."""
-        texts = [path.read_text() for path in Path(self.runner.settings["scratch"]).glob("**/views/[0-9]*[0-9].json")]
-        return sorted({member.slot for text in texts for member in View.model_validate_json(text).joined})
+    def find_joined(self) -> set[int]:
+        """The ranks that have joined in a view, where all nodes have it in their scratch: ranks look for it there."""
+        folders = list(Path(self.runner.settings["scratch"]).glob("**/views"))
+        return set.intersection(*map(_find_joined, folders)) if folders else set()
 
     def find_host(self, rank: int, job: int) -> str:
         """Where this rank of a job is; of an earlier job there may be one, too, on a host that is not free yet."""
@@ -176,3 +176,8 @@ class HostRun:
 def _read_lines(path: Path) -> list[str]:
     """Of a file that is written meanwhile."""
     return path.read_text(errors="replace").splitlines()
+
+
+def _find_joined(folder: Path) -> set[int]:
+    views = (View.model_validate_json(path.read_text()) for path in folder.glob("[0-9]*[0-9].json"))
+    return {member.slot for view in views for member in view.joined}

@@ -48,7 +48,7 @@ MANY_STEPS: dict[str, Any] = {"steps": 100_000, "every_steps": 10, "validate_eve
 ALWAYS_SAVING: dict[str, Any] = MANY_STEPS | {"every_steps": 1, "validate_every_steps": 100_000, "background": True}
 NUM_KILLS = 5
 DEADLY_ROW = 11
-JOIN_SECONDS = 30
+JOIN_SECONDS = 120
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ INJECTED = ROOT / "tests" / "faults" / "injected"
 # The folder of a plan: its faults, their marks and the trace. The processes of a command find it under this name.
 FOLDER_VARIABLE = "HOLDFAST_TEST_FAULTS"
 
+# Longer than many steps of a small model, so that a save which waits for it is under way at their boundaries.
 LATE_SECONDS = 0.2
 
 Role = Literal["command", "launcher", "rank"]

@@ -119,7 +119,7 @@ class FileOperations:
                         self._fire(index, fault, path, met, half)
                         is_late = is_late or fault.effect == "late"
         if is_late:
-            time.sleep(LATE_SECONDS)
+            time.sleep(LATE_SECONDS)  # the fault itself, without the lock: this thread alone is late
         return True
 
     def _is_synced(self, operation: str, path: str) -> bool:

@@ -40,14 +40,22 @@ def find_line() -> list[FlowRun]:
 
     None where there is none or no server answers.
     """
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None or PREFECT_API_URL.value() is None:
+    own = find_own()
+    if own is None:
         return []
     try:
         with impatient_client() as client:
-            return list(_read_line(client, context.flow_run.id))
+            return list(_read_line(client, own))
     except (httpx.HTTPError, PrefectException):
         return []
+
+
+def find_own() -> UUID | None:
+    """The flow run of this process, if it has one and there is a server to be asked; nobody is asked for that."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None or PREFECT_API_URL.value() is None:
+        return None
+    return context.flow_run.id
 
 
 def is_cancelled(line: Sequence[FlowRun]) -> bool:

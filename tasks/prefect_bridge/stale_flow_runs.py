@@ -10,16 +10,22 @@ from storage.errors import StoreError
 from storage.runs.holders import this_process
 from storage.runs.run_state import Lease
 from storage.segment_notes import FlowRunsRecord, find_flow_runs, write_flow_runs
-from tasks.prefect_bridge.flow_runs import call_crashed, find_line
+from tasks.prefect_bridge.flow_runs import call_crashed, find_line, find_own
 from tasks.run_paths import RunPaths
 
 
-def remember_flow_runs(run_paths: RunPaths, fence: int) -> None:
-    """Write down in which flow runs a lease was taken."""
+def remember_flow_runs(run_paths: RunPaths, fence: int) -> bool:
+    """Write down in which flow runs a lease was taken; False if the server or the store has to be asked again."""
+    if find_own() is None:
+        return True
     ids = [str(flow_run.id) for flow_run in find_line()]
-    if ids:
-        with suppress(StoreError):
-            write_flow_runs(run_paths.store, run_paths.manifest.run, fence, FlowRunsRecord(ids=ids))
+    if not ids:
+        return False
+    try:
+        write_flow_runs(run_paths.store, run_paths.manifest.run, fence, FlowRunsRecord(ids=ids))
+    except StoreError:
+        return False
+    return True
 
 
 def close_flow_runs(run_paths: RunPaths, lease: Lease) -> None:

@@ -36,9 +36,10 @@ class StopRequests(BackgroundThread):
         self._fence = fence
         self._request = request
         self._look_at = time.monotonic() + LOOK_AROUND_SECONDS
+        self._is_remembered = False
 
     def _accompany(self) -> None:
-        remember_flow_runs(self._run_paths, self._fence)  # here, since the server may take its time
+        self._is_remembered = remember_flow_runs(self._run_paths, self._fence)  # here: the server may take its time
         sources = (self._find_stop, self._look_around, _find_suspension)
         while not self._request.is_made:
             found = next(filter(None, (find() for find in sources)), None)
@@ -68,6 +69,8 @@ class StopRequests(BackgroundThread):
         if now < self._look_at:
             return None
         self._look_at = now + LOOK_AROUND_SECONDS
+        # Until it is written down nobody can set their states if this machine dies.
+        self._is_remembered = self._is_remembered or remember_flow_runs(self._run_paths, self._fence)
         try:
             lease = self._run_paths.manifest.load_head().state.lease
         except StoreError:

@@ -133,3 +133,25 @@ def count_looks(looking: StopRequests) -> list[None]:
 
     looking._find_stop = count  # type: ignore[method-assign]
     return looks
+
+
+def test_flow_runs_are_noted_again_until_the_server_has_said_which_they_are(
+    run_paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the note nobody could set their states, if this machine died."""
+    monkeypatch.setattr(stop_requests, "LOOK_AROUND_SECONDS", 0.01)
+    answers = [False, False, True]
+    asked: list[int] = []
+
+    def remember(*_: object) -> bool:
+        asked.append(len(asked))
+        return answers[asked[-1]]
+
+    monkeypatch.setattr(stop_requests, "remember_flow_runs", remember)
+    looking = StopRequests(run_paths, lease_run(make_run(run_paths.store)), StopRequest())
+    looks = count_looks(looking)
+    with looking:
+        assert wait_until(lambda: len(asked) == len(answers))
+        more = len(looks) + 3
+        assert wait_until(lambda: len(looks) >= more)
+    assert len(asked) == len(answers)

@@ -1,8 +1,9 @@
 """The automations that deployments have on a Prefect server, and which deployments need them.
 
-Two keep the states of flow runs true and the work going, for all. Three tell people: two of all runs, or of a team's,
-and one that nothing is heard any more of a reconciler. They are the same however a deployment was made. Invariant: an
-automation is known by its name.
+Two, for all runs or for a team's. One sends on the events of runs, of what only the run itself knows: a rollback, a
+checkpoint that a gate rejected, a disk that is nearly full. One tells that nothing is heard any more of a reconciler.
+States of flow runs, the next flow run and pages about dead runs follow from the stores (`tasks.reconciling`), and from
+no event of Prefect's: those get lost, or come in another order. Invariant: an automation is known by its name.
 """
 
 from collections.abc import Sequence
@@ -11,25 +12,12 @@ from datetime import timedelta
 from uuid import UUID
 
 from prefect.automations import AutomationCore, EventTrigger, Posture, ResourceSpecification
-from prefect.client.schemas.objects import StateType
-from prefect.events.actions import ChangeFlowRunState, RunDeployment, SendNotification
+from prefect.events.actions import SendNotification
 
-from flows.scheduled import scheduled
 from tasks.prefect_bridge.alerts import EVENTS, RECONCILER, RECONCILER_ALIVE
-from tasks.prefect_bridge.flow_runs import SKIPPED
 from tasks.prefect_bridge.run_deployments import TAG
 
-FLOW_RUN = "prefect.flow-run"
-CRASHED = f"{FLOW_RUN}.Crashed"
-HEARTBEAT = f"{FLOW_RUN}.heartbeat"
-HEARTBEAT_SECONDS = 30
-SILENT_SECONDS = 90
 RECONCILER_SILENT_SECONDS = 300
-# So that a flow run that crashes each time, at once, does not keep the worker busy.
-NEXT_AFTER_SECONDS = 15
-FINAL_STATES = ("Completed", SKIPPED, "Failed", "Cancelled", "Crashed")
-# They send no heartbeat either, and nobody has to be woken for them.
-RESTING_STATES = ("Suspended", "Paused", "AwaitingRetry")
 
 
 @dataclass(frozen=True)
@@ -49,57 +37,18 @@ class Wanted:
 
 
 def make_automations(blocks: Sequence[UUID], team: str | None) -> list[Wanted]:
-    """Those of all deployments, and those that send what the team has to know by each of the notification `blocks`.
-
-    Where `team` is None, of all runs.
-    """
+    """Those that send what the team has to know by each of the notification `blocks`; where it is None, of all runs."""
     tags = (TAG,) if team is None else (TAG, team)
     return [
-        Wanted(call_silent_crashed(), (TAG,)),
-        Wanted(start_next(), (TAG,)),
         Wanted(tell_of_events(blocks, team), tags, is_choosable=True),
-        Wanted(tell_of_crashes(blocks, team), tags),
         Wanted(tell_of_silent_reconciler(blocks, team), tags),
     ]
 
 
-def call_silent_crashed() -> AutomationCore:
-    """The flow runs of a machine that was killed would be shown as `Running` for ever."""
-    return AutomationCore(
-        name=f"{TAG}-crash-silent-flow-runs",
-        description="A flow run whose machine or process was killed is shown as crashed.",
-        trigger=EventTrigger(
-            posture=Posture.Proactive,
-            match=_resource(f"{FLOW_RUN}.*"),
-            match_related=_tag(TAG),
-            for_each={"prefect.resource.id"},
-            after={HEARTBEAT},
-            expect={HEARTBEAT, *(f"{FLOW_RUN}.{state}" for state in (*FINAL_STATES, *RESTING_STATES))},
-            within=timedelta(seconds=SILENT_SECONDS),
-        ),
-        actions=[
-            ChangeFlowRunState(
-                state=StateType.CRASHED,
-                message=f"Not heard of for {SILENT_SECONDS} s. The next flow run goes on from the promoted checkpoint.",
-            )
-        ],
-    )
-
-
-def start_next() -> AutomationCore:
-    """The next flow run need not wait for the schedule. Training does not depend on it."""
-    of_flow = {"prefect.resource.role": "flow", "prefect.resource.name": scheduled.name}
-    return AutomationCore(
-        name=f"{TAG}-start-the-next-flow-run",
-        description="After a flow run of a deployed train crashed, the next one begins, with the parameters of the "
-        "schedule.",
-        trigger=EventTrigger(
-            match=_resource(f"{FLOW_RUN}.*"),
-            match_related=[_tag(TAG), ResourceSpecification(of_flow)],  # both: `train` below it has the tag too
-            expect={CRASHED},
-        ),
-        actions=[RunDeployment(source="inferred", schedule_after=timedelta(seconds=NEXT_AFTER_SECONDS))],
-    )
+def superfluous_names(team: str | None) -> list[str]:
+    """Those that earlier versions made for all deployments and for the team: what they did the reconciler does."""
+    of_all = [_named(what, None) for what in ("crash-silent-flow-runs", "start-the-next-flow-run", "crashes")]
+    return of_all if team is None else [*of_all, _named("crashes", team)]
 
 
 def tell_of_events(blocks: Sequence[UUID], team: str | None) -> AutomationCore:
@@ -115,28 +64,6 @@ def tell_of_events(blocks: Sequence[UUID], team: str | None) -> AutomationCore:
                 block_document_id=block,
                 subject="{{ event.event }}: run {{ event.payload.run }}",
                 body="{{ event.payload.message }}\n\n{{ event.resource.name }}",
-            )
-            for block in blocks
-        ],
-    )
-
-
-def tell_of_crashes(blocks: Sequence[UUID], team: str | None) -> AutomationCore:
-    """Who dies with the machine tells nobody, and a lost segment is told by whoever takes the run up next."""
-    return AutomationCore(
-        name=_named("crashes", team),
-        description=f"{team or 'Somebody'} is told of a flow run that was killed, or is not heard of.",
-        trigger=EventTrigger(
-            match=_resource(f"{FLOW_RUN}.*"),
-            match_related=[_tag(TAG), *([] if team is None else [_tag(team)])],
-            expect={CRASHED},
-        ),
-        actions=[
-            SendNotification(
-                block_document_id=block,
-                subject="{{ event.event }}: {{ event.resource.name }}",
-                body=f"The flow run was killed, or not heard of for {SILENT_SECONDS} s. The next one goes on from the "
-                "promoted checkpoint.",
             )
             for block in blocks
         ],

@@ -1,11 +1,12 @@
 """The automations as they are on the server: made where they are missing, put right, and taken away by the last.
 
-Invariant: each is there once, also where two deploy at one time, and stays as long as a deployment needs it. The server
-refuses no second one of a name, so whoever wrote looks again afterwards. What a person may have changed in one stays:
-whether it is paused, and of which events it tells.
+Those of earlier versions that the reconciler has made superfluous are taken away whoever deploys. Invariant: each other
+one is there once, also where two deploy at one time, and stays as long as a deployment needs it. The server refuses no
+second one of a name, so whoever wrote looks again afterwards. What a person may have changed in one stays: whether it
+is paused, and of which events it tells.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -14,7 +15,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 from prefect.exceptions import PrefectHTTPStatusError
 
-from flows.deploying.automations import Wanted, make_automations
+from flows.deploying.automations import Wanted, make_automations, superfluous_names
 from flows.deploying.changes import Change
 from tasks.prefect_bridge.alerts import EVENTS
 from tasks.prefect_bridge.private.server_requests import (
@@ -26,15 +27,19 @@ from tasks.prefect_bridge.private.server_requests import (
 from tasks.prefect_bridge.run_deployments import TAG
 from tasks.text import listed
 
+# Why a superfluous one is taken away.
+RECONCILED = "the reconciler does it: holdfast reconcile STORE"
+
 
 def put_automations(client: SyncPrefectClient, team: str | None) -> tuple[list[Change], list[str]]:
-    """Have the automations of all deployments, and those that tell the team: what was done, and what to know of it.
+    """Have the automations that tell the team, and no superfluous ones: what was done, and what to know of it.
 
     Messages go to each notification block that has the team's name, or `holdfast` for what is told of all runs.
     """
     blocks = find_notification_blocks(client, team or TAG)
     wanted = [one for one in make_automations(blocks, team) if one.automation.actions]
-    found = _find(client, [one.name for one in wanted])
+    superfluous = superfluous_names(team)
+    found = _find(client, [*(one.name for one in wanted), *superfluous])
     made = _make(client, [one.automation for one in wanted if one.name not in found])
     changes, notes = [], []
     for one in wanted:
@@ -43,6 +48,7 @@ def put_automations(client: SyncPrefectClient, team: str | None) -> tuple[list[C
             notes += _describe_choices(one, found[one.name])
         else:
             changes.append(Change("created" if one.name in made else "unchanged", "automation", one.name))
+    changes += _remove_superfluous(client, superfluous, found)
     if not blocks:
         notes.append(
             f"Nobody is told of alerts: the server has no notification block named {team or TAG!r}. Make one, and "
@@ -52,10 +58,23 @@ def put_automations(client: SyncPrefectClient, team: str | None) -> tuple[list[C
 
 
 def remove_automations(client: SyncPrefectClient, team: str | None) -> list[Change]:
-    """Take away what no deployment on the server needs: of the team's automations, and of those of all."""
+    """Take away what no deployment on the server needs, of the team's and of those of all, and what is superfluous."""
     wanted = {one.name: one for one in make_automations([], team) + make_automations([], None)}
-    found = _find(client, list(wanted))
-    return [_remove(client, name, wanted[name].tags, automations) for name, automations in found.items()]
+    superfluous = superfluous_names(team)
+    found = _find(client, [*wanted, *superfluous])
+    needless = [_remove(client, name, one.tags, found[name]) for name, one in wanted.items() if name in found]
+    return needless + _remove_superfluous(client, superfluous, found)
+
+
+def _remove_superfluous(
+    client: SyncPrefectClient, superfluous: Sequence[str], found: Mapping[str, Sequence[Found]]
+) -> list[Change]:
+    """Take those away that were found, with all of their names, whatever deployments are there."""
+    there = [name for name in superfluous if name in found]
+    for name in there:
+        for automation in found[name]:
+            _delete(client, automation)
+    return [Change("removed", "automation", name, RECONCILED) for name in there]
 
 
 def _remove(client: SyncPrefectClient, name: str, tags: tuple[str, ...], automations: Sequence[Found]) -> Change:

@@ -6,6 +6,7 @@ further settings for the worker's processes.
 """
 
 import json
+import shlex
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,10 +29,10 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectNotFound
 from pydantic import ValidationError
 
-from flows.deploying.automations import HEARTBEAT_SECONDS
 from flows.deploying.changes import Change
 from flows.scheduled import scheduled
 from storage.errors import ConfigurationError
+from storage.objects.addresses import RUNS_FOLDER
 from tasks.prefect_bridge.private.server_requests import create_deployment
 from tasks.prefect_bridge.run_deployments import RUN_LABEL, SLUG, TAG
 from tasks.text import listed
@@ -45,7 +46,7 @@ ENVIRONMENT = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_LOGGING_EXTRA_LOGGERS": "holdfast",
     "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
-    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
 }
 # Prefect's fields in words, and those whose value is said.
 WORDS = {
@@ -60,6 +61,7 @@ WORDS = {
     "enforce_parameter_schema": "a form that is checked",
 }
 SHOWN = ("work_pool_name", "tags")
+BESIDE = "Have this beside the server, so that states are true and the run goes on after its machine died"
 DESCRIPTION = """\
 Trains {run}, until it is complete or its machine is taken away; the next flow run goes on. One that finds the run
 complete ends at once, one that finds it in training is skipped.
@@ -84,6 +86,13 @@ class RunDeployment:
     @property
     def full_name(self) -> str:
         return full_name(self.name)
+
+    @property
+    def reconcile(self) -> str:
+        """The command that watches its store, as it is typed."""
+        store = self.run.rpartition(f"/{RUNS_FOLDER}/")[0]
+        team = [] if self.team is None else ["--tag", self.team]
+        return shlex.join(["holdfast", "reconcile", store or "/", *team])
 
     @cached_property
     def schedule(self) -> CronSchedule:
@@ -148,7 +157,7 @@ def put_deployment(
         return [
             Change("created", "deployment", wanted.full_name, f"of {wanted.run}, on the work pool {wanted.pool}"),
             Change("created", "schedule", wanted.full_name, f'"{schedule.cron}" in {TIMEZONE}'),
-        ], notes
+        ], [*notes, f"{BESIDE}: {wanted.reconcile}"]
     done = [_update(client, wanted, found), _put_schedule(client, wanted, found)]
     return done, _describe_pauses(found) + notes
 

@@ -1,8 +1,7 @@
 """Alerts for people who are not looking: an event on Prefect's server, beside the warning in the log.
 
-A Prefect automation turns such an event into a message, a page or a flow run. Invariant: an alert never stops nor slows
-who raises it. The event is handed to Prefect's own thread, which tries the server by itself; without a server the
-warning is all there is.
+A Prefect automation turns such an event into a message. Invariant: an alert never stops nor slows who raises it. The
+event is handed to Prefect's own thread, which tries the server by itself; without a server the warning is all there is.
 """
 
 from prefect.events import emit_event

@@ -111,7 +111,7 @@ def call_crashed(ids: Collection[str], message: str) -> None:
         with impatient_client() as client:
             close(client, gone, message)
     except (httpx.HTTPError, PrefectException):
-        return  # it is shown wrongly until Prefect's automation corrects it
+        return  # it is shown wrongly until the reconciler corrects it
 
 
 def close(client: SyncPrefectClient, gone: Sequence[UUID], message: str) -> None:

@@ -4,8 +4,8 @@
 the process of a flow run that is cancelled, but not after it lost sight of its server for a while, nor one that it did
 not start itself, and not when it suspends one: so the flow run's state is asked for too. A flow run that is to begin
 again is left to the process that begins it; one that is called ended, while this process trains, is called running
-again: an automation calls it crashed after a server was away, or this process was stopped. Invariant: who cannot be
-asked is asked again later, and training goes on meanwhile.
+again: the reconciler calls it crashed where this process stood still (SIGSTOP). Invariant: who cannot be asked is asked
+again later, and training goes on meanwhile.
 """
 
 import time

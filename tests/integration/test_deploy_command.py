@@ -8,7 +8,6 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,77 +16,16 @@ from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
-from prefect.blocks.notifications import SlackWebhook
-from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from flows.deploying import automations, kept_automations, run_deployment
 from tasks.prefect_bridge.alerts import EVENTS
+from tests.helpers.deployers import CONFIG, POOL, Deployer
 from tests.helpers.messages import require_message
-from tests.helpers.operators import CONFIGURATION, Operator, at_the_server, call_with_server
-from tests.helpers.prefect_server import RETRIES_WHILE_BUSY, find_free_port
+from tests.helpers.operators import Operator, at_the_server, call_with_server
+from tests.helpers.prefect_server import find_free_port
 
 NOT_FOUND = 404
-CONFIG = "run.toml"
-POOL = "deploying"
-
-
-class Deployer:
-    """Somebody who types `holdfast deploy` in a folder, on the server of all tests, where all has a tag of its own."""
-
-    def __init__(self, folder: Path, operator: Operator, tag: str) -> None:
-        self.folder, self.operator, self.tag = folder, replace(operator, folder=folder), tag
-        self.url = str(operator.api.base_url).rstrip("/")
-        self.run = f"{tag}-run"
-        self.write(CONFIG, self.run)
-
-    @property
-    def name(self) -> str:
-        return f"scheduled/{self.run}"
-
-    def write(self, name: str, run: str, store: str = "store") -> None:
-        """A configuration."""
-        text = CONFIGURATION.replace('run = "tiny"', f'run = "{run}"').replace('store = "store"', f'store = "{store}"')
-        (self.folder / name).write_text(text)
-
-    def type(self, *arguments: str) -> tuple[int, str]:
-        """The command as a person types it: its exit code, and all that it prints."""
-        typed = self.operator.type("deploy", *arguments)
-        return typed.returncode, typed.stdout + typed.stderr
-
-    def deploy(self, *arguments: str, config: str = CONFIG) -> dict[tuple[str, str], str]:
-        """What the command says that it did, by kind and name; on the pool of this file."""
-        return {
-            (change["kind"], change["name"]): change["did"] for change in self.ask(*arguments, config=config)["changes"]
-        }
-
-    def ask(self, *arguments: str, config: str = CONFIG) -> dict[str, Any]:
-        exit_code, printed = self.type(config, "--pool", POOL, "--json", *arguments)
-        assert exit_code == 0, printed
-        return dict(json.loads(printed))
-
-    def require_message(self, name: str, *arguments: str, **words: str) -> None:
-        """The command says what the file of this name has."""
-        require_message(name, self.folder, ["deploy", *arguments], lambda typed: self.operator.type(*typed), **words)
-
-    def make_block(self, name: str) -> str:
-        """A notification block's ID."""
-        with temporary_settings({PREFECT_API_URL: self.url, PREFECT_CLIENT_MAX_RETRIES: RETRIES_WHILE_BUSY}):
-            return str(SlackWebhook(url="https://hooks.slack.com/services/T/B/K").save(name, overwrite=True))
-
-    def automations(self) -> dict[str, dict[str, Any]]:
-        return self.operator.automations(self.tag)
-
-    @property
-    def shared(self) -> set[str]:
-        """The automations of all deployments."""
-        return {f"{self.tag}-crash-silent-flow-runs", f"{self.tag}-start-the-next-flow-run"}
-
-    def told(self, team: str) -> set[str]:
-        """Those that tell of a team's runs."""
-        return {f"{self.tag}-{what}-{team}" for what in ("alerts", "crashes", "reconciler")}
-
-    def is_deployed(self) -> bool:
-        return self.operator.api.get(f"/deployments/name/{self.name}").is_success
 
 
 @pytest.fixture(scope="module")
@@ -111,15 +49,23 @@ def deployer(operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_twice_is_as_once(deployer: Deployer) -> None:
     deployer.make_block("team-a")
     typed = ("--tag", "team-a", "--set", "train.ranks=2")
-    made = deployer.deploy(*typed)
+    answer = deployer.ask(*typed)
+    made = {(change["kind"], change["name"]): change["did"] for change in answer["changes"]}
     assert made == {
         ("deployment", deployer.name): "created",
         ("schedule", deployer.name): "created",
-        **{("automation", name): "created" for name in deployer.shared | deployer.told("team-a")},
+        **{("automation", name): "created" for name in deployer.told("team-a")},
     }
     found, first = deployer.operator.deployment(deployer.name), deployer.automations()
-    assert deployer.deploy(*typed) == dict.fromkeys(made, "unchanged")
+    again = deployer.ask(*typed)
+    assert {(change["kind"], change["name"]): change["did"] for change in again["changes"]} == dict.fromkeys(
+        made, "unchanged"
+    )
     assert (deployer.operator.deployment(deployer.name), deployer.automations()) == (found, first)
+
+    # What else is needed it says once.
+    (line,) = set(answer["notes"]) - set(again["notes"])
+    assert line.endswith(f"its machine died: holdfast reconcile {deployer.folder}/store --tag team-a")
 
     # It says whose it is, and trains that in this folder.
     (schedule,) = found["schedules"]
@@ -147,7 +93,7 @@ def test_what_is_different_is_changed_and_what_a_person_has_set_stays(deployer: 
 
     answer = deployer.ask("--schedule", "*/20 * * * *")
     assert {(change["kind"], change["did"]) for change in answer["changes"]} == {
-        ("schedule", "updated"), ("deployment", "unchanged"), ("automation", "unchanged"),
+        ("schedule", "updated"), ("deployment", "unchanged"),
     }  # fmt: skip
     assert any("schedule resume" in note for note in answer["notes"])
     assert any(f"no notification block named '{deployer.tag}'" in note for note in answer["notes"])
@@ -189,32 +135,52 @@ def test_each_team_has_its_own_alerts_and_what_it_leaves_goes(deployer: Deployer
     deployer.write("other.toml", f"{deployer.tag}-other")
     deployer.deploy("--tag", "red")
     deployer.deploy("--tag", "blue", config="other.toml")
-    assert set(deployer.automations()) == deployer.shared | deployer.told("red") | deployer.told("blue")
+    assert set(deployer.automations()) == deployer.told("red") | deployer.told("blue")
     for team in ("red", "blue"):
         related = deployer.automations()[f"{deployer.tag}-alerts-{team}"]["trigger"]["match_related"]
         assert [spec["prefect.resource.id"] for spec in related] == [f"prefect.tag.{team}"]
     moved = deployer.deploy("--tag", "blue")
     assert {name for (_, name), did in moved.items() if did == "removed"} == deployer.told("red")
-    assert set(deployer.automations()) == deployer.shared | deployer.told("blue")
+    assert set(deployer.automations()) == deployer.told("blue")
+
+
+@pytest.mark.parametrize("typed", [(), ("--remove",)], ids=["deployed", "removed"])
+def test_what_an_earlier_version_made_and_the_reconciler_does_is_taken_away_once_and_what_others_made_stays(
+    deployer: Deployer, typed: tuple[str, ...]
+) -> None:
+    superfluous = ("crash-silent-flow-runs", "start-the-next-flow-run", "crashes", "crashes-ours")
+    others = ("crashes-theirs", "of-a-person")
+    for name in (*superfluous, superfluous[0], *others):  # of one there are two
+        deployer.make_automation(name)
+    changes = deployer.ask("--tag", "ours", *typed)["changes"]
+    removed = {change["name"]: change["why"] for change in changes if change["did"] == "removed"}
+    why = "the reconciler does it: holdfast reconcile STORE"
+    assert removed == dict.fromkeys([f"{deployer.tag}-{name}" for name in superfluous], why)
+    assert set(deployer.automations()) == {f"{deployer.tag}-{name}" for name in others}
+    with patch.object(kept_automations, "_find", wraps=kept_automations._find) as looked:
+        assert "removed" not in deployer.deploy("--tag", "ours").values()
+    assert looked.call_count == 1
+    assert set(deployer.automations()) == {f"{deployer.tag}-{name}" for name in others}
 
 
 def test_what_was_made_is_taken_away_and_what_others_need_stays(deployer: Deployer) -> None:
+    deployer.make_block(deployer.tag)
     deployer.write("other.toml", f"{deployer.tag}-other")
     deployer.deploy()
     deployer.deploy(config="other.toml")
     planned = deployer.operator.submit(deployer.name)  # as the schedule does, and no worker takes it
     assert deployer.deploy("--remove") == {
         ("deployment", deployer.name): "removed",
-        **{("automation", name): "kept" for name in deployer.shared},
+        **{("automation", name): "kept" for name in deployer.told()},
     }
-    assert not deployer.is_deployed() and set(deployer.automations()) == deployer.shared
+    assert not deployer.is_deployed() and set(deployer.automations()) == deployer.told()
     assert deployer.operator.api.get(f"/flow_runs/{planned}").status_code == NOT_FOUND
     other = f"scheduled/{deployer.tag}-other"
     under_way = deployer.operator.submit(other)
     running = {"state": {"type": "RUNNING", "name": "Running"}, "force": True}  # no worker is there that would train
     deployer.operator.request("POST", f"/flow_runs/{under_way}/set_state", json=running)
     answer = deployer.ask("--remove", config="other.toml")
-    assert [change["did"] for change in answer["changes"]] == ["removed"] * (1 + len(deployer.shared))
+    assert [change["did"] for change in answer["changes"]] == ["removed"] * (1 + len(deployer.told()))
     assert deployer.automations() == {}
     # What trains is said, and is not touched.
     (note,) = answer["notes"]
@@ -225,20 +191,22 @@ def test_what_was_made_is_taken_away_and_what_others_need_stays(deployer: Deploy
 
 
 def test_without_a_configuration_the_automations_are_made_and_taken_away(deployer: Deployer) -> None:
+    deployer.make_block(deployer.tag)
     exit_code, printed = deployer.type()
     assert exit_code == 0, printed
-    assert set(deployer.automations()) == deployer.shared
-    assert f"Created: automation {deployer.tag}-crash-silent-flow-runs\n" in printed
+    assert set(deployer.automations()) == deployer.told()
+    assert f"Created: automation {deployer.tag}-alerts\n" in printed
     exit_code, printed = deployer.type("--remove")
     assert exit_code == 0 and deployer.automations() == {}
 
 
 def test_what_is_taken_away_while_somebody_deploys_is_there_again_as_it_was(deployer: Deployer) -> None:
     """The other deployment was made after the look at who needs the automations, and found them."""
+    deployer.make_block(deployer.tag)
     deployer.write("other.toml", f"{deployer.tag}-other")
     deployer.deploy()
     before = deployer.automations()
-    paused = f"{deployer.tag}-start-the-next-flow-run"
+    paused = f"{deployer.tag}-reconciler"
     deployer.operator.request("PATCH", f"/automations/{before[paused]['id']}", json={"enabled": False})
     delete = kept_automations._delete
     found: dict[tuple[str, str], str] = {}
@@ -251,9 +219,9 @@ def test_what_is_taken_away_while_somebody_deploys_is_there_again_as_it_was(depl
     with patch.object(kept_automations, "_delete", delete_late):
         assert deployer.deploy("--remove") == {
             ("deployment", deployer.name): "removed",
-            **{("automation", name): "kept" for name in deployer.shared},
+            **{("automation", name): "kept" for name in deployer.told()},
         }
-    assert {found["automation", name] for name in deployer.shared} == {"unchanged"}
+    assert {found["automation", name] for name in deployer.told()} == {"unchanged"}
     after = deployer.automations()
     assert after[paused]["enabled"] is False
     assert {name: what_it_does(one) for name, one in after.items()} == {
@@ -262,6 +230,7 @@ def test_what_is_taken_away_while_somebody_deploys_is_there_again_as_it_was(depl
 
 
 def test_two_that_take_away_at_one_time_both_end_well(deployer: Deployer) -> None:
+    deployer.make_block(deployer.tag)
     deployer.type()
     delete = kept_automations._delete
     others: list[tuple[int, str]] = []

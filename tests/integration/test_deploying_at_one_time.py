@@ -14,12 +14,13 @@ from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.blocks.notifications import SlackWebhook
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from flows.configured_prefect import asking
 from flows.deploying import automations, kept_automations
 from tests.helpers.operators import at_the_server
-from tests.helpers.prefect_server import ANSWER_SECONDS
+from tests.helpers.prefect_server import ANSWER_SECONDS, RETRIES_WHILE_BUSY
 
 STEPS = 3
 # Of two that do the same it does not matter which is called the first.
@@ -95,8 +96,11 @@ class AtOneTime:
 
 @pytest.fixture
 def tag(monkeypatch: pytest.MonkeyPatch, prefect_server: dict[str, str], tmp_path: Any) -> Iterator[str]:
-    """What the automations' names begin with: other tests deploy to the same server."""
+    """What the automations' names begin with, and a block has: other tests deploy to the same server."""
     tag = f"at-one-time-{uuid4().hex[:8]}"
+    settings = {PREFECT_API_URL: prefect_server["PREFECT_API_URL"], PREFECT_CLIENT_MAX_RETRIES: RETRIES_WHILE_BUSY}
+    with temporary_settings(settings):
+        SlackWebhook(url="https://hooks.slack.com/services/T/B/K").save(tag)
     for module in (automations, kept_automations):
         monkeypatch.setattr(module, "TAG", tag)
     yield tag
@@ -114,7 +118,7 @@ def test_two_that_deploy_at_one_time_leave_one_of_each(
     those.deploy(prefect_server["PREFECT_API_URL"])
     assert not those.left
     with at_the_server(tmp_path, prefect_server) as operator:  # which fails if there are two of one name
-        assert {*operator.automations(tag)} == {f"{tag}-crash-silent-flow-runs", f"{tag}-start-the-next-flow-run"}
+        assert {*operator.automations(tag)} == {f"{tag}-alerts", f"{tag}-reconciler"}
 
 
 @pytest.mark.parametrize("first", COMES_TO_HAVE_FIRST)
@@ -125,4 +129,4 @@ def test_of_one_who_is_killed_before_looking_again_no_second_one_is_left(
     those.deploy(prefect_server["PREFECT_API_URL"])
     assert not those.left
     with at_the_server(tmp_path, prefect_server) as operator:
-        assert {*operator.automations(tag)} == {f"{tag}-crash-silent-flow-runs", f"{tag}-start-the-next-flow-run"}
+        assert {*operator.automations(tag)} == {f"{tag}-alerts", f"{tag}-reconciler"}

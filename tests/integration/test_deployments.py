@@ -25,6 +25,7 @@ from tests.helpers.operators import (
     CONFIGURATION,
     ENDED,
     ENDLESS,
+    NEVER,
     Operator,
     deployed,
     kill_all,
@@ -32,8 +33,6 @@ from tests.helpers.operators import (
 )
 from tests.helpers.wheels import Installed, without_python_path, write_own_packages
 
-# The 29th of February: what is not submitted does not begin while tests run, whatever the hour.
-NEVER = "0 0 29 2 *"
 # What both ways to deploy have in common.
 ALIKE = (
     "entrypoint", "tags", "work_pool_name", "job_variables", "pull_steps", "parameter_openapi_schema",
@@ -145,16 +144,15 @@ def test_the_lines_of_the_guide_make_a_deployment_as_prefect_yaml_has_it(operato
     assert schedule["schedule"] == other["schedule"] and schedule["active"]
     assert made["parameters"] == {"configuration": str(operator.folder / "run.toml")}
     assert "Created: deployment scheduled/guided" in guided.printed
+    assert f": holdfast reconcile {operator.folder}/store\n" in guided.printed
 
 
 def test_the_lines_of_the_guide_have_people_told(guided: Guided) -> None:
-    assert set(guided.automations) == {
-        "holdfast-alerts", "holdfast-crashes", "holdfast-reconciler", "holdfast-crash-silent-flow-runs",
-        "holdfast-start-the-next-flow-run",
-    }  # fmt: skip
-    for name in ("holdfast-alerts", "holdfast-crashes", "holdfast-reconciler"):
-        assert [action["block_document_id"] for action in guided.automations[name]["actions"]] == [guided.block]
+    assert set(guided.automations) == {"holdfast-alerts", "holdfast-reconciler"}
+    for name, automation in guided.automations.items():
+        assert [action["block_document_id"] for action in automation["actions"]] == [guided.block]
         assert f"Created: automation {name}\n" in guided.printed
+    assert "Watching 1 store" in guided.reconciler and "obody" not in guided.reconciler
 
 
 def test_the_server_plans_the_flow_runs_of_the_schedule(operator: Operator, guided: Guided) -> None:
@@ -227,7 +225,7 @@ def test_a_cancelled_flow_run_saves_and_ends_as_cancelled_and_the_next_one_goes_
 ) -> None:
     for name in (cancelled, worked.find_training(cancelled)):
         assert worked.states(name)[-1]["type"] == "CANCELLED", worked.worker_log.read_text()
-        # By which its team is told of it, and what is silent is called crashed.
+        # By which its team is told of it.
         assert set(worked.tags(name)) == {"holdfast", "team-a"}
     state = worked.state()
     segment = state.segments[2]

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from tests.helpers.commands import COMMAND, ROOT, call_here, processes_mentioning
-from tests.helpers.operators import ENDED, PREFECT, Operator, operating_with_automations, processes_of, working
+from tests.helpers.operators import ENDED, PREFECT, Operator, operating_reconciled, processes_of, working
 from tests.helpers.prefect_server import running, running_prefect_server
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -34,14 +34,14 @@ def find_reason_to_skip() -> str | None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Of its own, as in `test_flow_run_ends.py`, and with what calls silent flow runs crashed."""
-    with running_prefect_server(tmp_path_factory.mktemp("prefect"), with_automations=True) as environment:
+    """Of its own, as in `test_flow_run_ends.py`."""
+    with running_prefect_server(tmp_path_factory.mktemp("prefect")) as environment:
         yield environment
 
 
 @pytest.fixture(scope="module")
 def operator(tmp_path_factory: pytest.TempPathFactory, server: dict[str, str]) -> Iterator[Operator]:
-    with operating_with_automations(tmp_path_factory.mktemp("operator"), server) as operator:
+    with operating_reconciled(tmp_path_factory.mktemp("operator"), server) as operator:
         yield operator
 
 
@@ -124,7 +124,7 @@ def test_a_flow_run_that_stood_still_goes_on_where_nobody_took_the_run_and_whoev
     assert (tick["state"]["type"], tick["state"]["name"]) == ("COMPLETED", "Skipped"), tick
     assert "is stopped (by SIGSTOP, Ctrl-Z or a debugger)" in tick["state"]["message"]
     worked.wait(lambda: bool(worked.events("holdfast.no-progress", f"holdfast.{worked.folder}/store/runs/paused")))
-    worked.wait(lambda: worked.states(flow_run)[-1]["type"] == "CRASHED")  # by the automation
+    worked.wait(lambda: worked.states(flow_run)[-1]["type"] == "CRASHED")  # by the reconciler
     time.sleep(max(0.0, STOPPED_SECONDS - (time.monotonic() - stopped_at)))  # that time is what is tested
     go_on(family)
     worked.wait(lambda: worked.state("paused").is_complete)

@@ -15,7 +15,7 @@ import pytest
 
 from storage.runs.run_state import SegmentRecord
 from tests.helpers.commands import call_here, processes_mentioning
-from tests.helpers.operators import ENDED, PREFECT, Operator, operating_with_automations, processes_of, working
+from tests.helpers.operators import ENDED, PREFECT, Operator, operating_reconciled, processes_of, working
 from tests.helpers.prefect_server import running_prefect_server
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -57,14 +57,14 @@ WAYS = (
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Of its own, as in `test_flow_run_ends.py`, and with what calls silent flow runs crashed."""
-    with running_prefect_server(tmp_path_factory.mktemp("prefect"), with_automations=True) as environment:
+    """Of its own, as in `test_flow_run_ends.py`."""
+    with running_prefect_server(tmp_path_factory.mktemp("prefect")) as environment:
         yield environment
 
 
 @pytest.fixture(scope="module")
 def operator(tmp_path_factory: pytest.TempPathFactory, server: dict[str, str]) -> Iterator[Operator]:
-    with operating_with_automations(tmp_path_factory.mktemp("operator"), server) as operator:
+    with operating_reconciled(tmp_path_factory.mktemp("operator"), server) as operator:
         yield operator
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.commands import call_here, processes_mentioning
-from tests.helpers.operators import ENDED, PREFECT, Operator, operating_with_automations, processes_of, working
+from tests.helpers.operators import ENDED, PREFECT, Operator, operating_reconciled, processes_of, working
 from tests.helpers.postgres_server import PACKAGE, Postgres, find_programs, made_postgres
 from tests.helpers.prefect_server import find_free_port, running_prefect_server
 
@@ -25,7 +25,7 @@ pytestmark = [
     ),
 ]
 
-# Longer than the 90 s after which the automation calls a silent flow run crashed.
+# Longer than the minute after which the reconciler says that the server is away, and calls a silent holder dead.
 AWAY_SECONDS = 120.0
 STATE_SECONDS = 120.0  # within so long all is shown as it is
 LOOK_SECONDS = 1.0
@@ -45,8 +45,8 @@ def test_a_flow_run_trains_on_without_server_and_database_and_is_shown_as_it_is_
     home.mkdir()
     folder.mkdir()
     with ExitStack() as kept:
-        with postgres.serving(), running_prefect_server(home, port, True, postgres.url) as server:
-            operator = kept.enter_context(operating_with_automations(folder, server))
+        with postgres.serving(), running_prefect_server(home, port, database=postgres.url) as server:
+            operator = kept.enter_context(operating_reconciled(folder, server))
             kept.enter_context(working(operator, PREFECT, server, folder, WORKER_QUERY_SECONDS))
             flow_run = operator.begin("away", "checkpoint.every_steps=100")
             training, ranks = operator.find_training(flow_run), processes_of(flow_run)
@@ -54,14 +54,14 @@ def test_a_flow_run_trains_on_without_server_and_database_and_is_shown_as_it_is_
         operator.wait(lambda: promoted_step(operator) > step)  # without a server
         time.sleep(max(0.0, AWAY_SECONDS - (time.monotonic() - gone_at)))  # that time is what is tested
         step = promoted_step(operator)
-        with postgres.serving(), running_prefect_server(home, port, True, postgres.url):
+        with postgres.serving(), running_prefect_server(home, port, database=postgres.url):
             back_at = time.monotonic()
             print(f"away for {back_at - gone_at:.0f} s")  # shown with -s
             seen = watch_states(operator, (flow_run, training), back_at + STATE_SECONDS)
             for at, states in seen:
                 print(f"{at - back_at:.0f} s after its return: {states}")
             assert set(ranks) <= set(processes_of(flow_run)), operator.worker_log.read_text()
-            assert set(seen[-1][1]) == {"RUNNING"}
+            assert {state for _, states in seen for state in states} == {"RUNNING"}
             assert operator.flow_runs("scheduled/train") == [flow_run]  # no other was started for a dead one
             assert promoted_step(operator) > step
             operator.cancel(flow_run)

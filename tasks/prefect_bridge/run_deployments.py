@@ -52,9 +52,11 @@ def find_run_deployments(
     return found
 
 
-def find_wish(client: SyncPrefectClient, ids: Sequence[UUID]) -> FlowRun | None:
+def find_wish(
+    client: SyncPrefectClient, ids: Sequence[UUID], wishes: Sequence[StateType] = WISHES_OF_PEOPLE
+) -> FlowRun | None:
     """The one of these flow runs that a person has paused, or whose end a person has asked for."""
-    states = FlowRunFilterState(type=FlowRunFilterStateType(any_=list(WISHES_OF_PEOPLE)))
+    states = FlowRunFilterState(type=FlowRunFilterStateType(any_=list(wishes)))
     if not ids:
         return None
     found = client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=list(ids)), state=states))

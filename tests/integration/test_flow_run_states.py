@@ -11,6 +11,7 @@ from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.client.schemas.responses import SetStateStatus
+from prefect.context import FlowRunContext
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Cancelling, Completed, Crashed, Running, Scheduled, Suspended
@@ -27,8 +28,10 @@ from tasks.prefect_bridge.flow_runs import (
     is_to_begin,
 )
 from tasks.prefect_bridge.stale_flow_runs import close_flow_runs
+from tasks.prefect_bridge.suspension import find_pause
 from tasks.run_paths import RunPaths
 from tests.helpers.prefect_server import find_free_port
+from tests.helpers.reconciled import put_run
 from tests.helpers.runs import lease_run, make_run
 
 pytestmark = pytest.mark.server
@@ -165,3 +168,32 @@ def test_a_flow_run_of_no_deployment_is_not_begun_again_by_a_worker(prefect_serv
 
     with temporary_settings({PREFECT_API_URL: prefect_server["PREFECT_API_URL"]}):
         assert scheduled_by_force() is False
+
+
+@pytest.mark.parametrize(("state", "leaves_it"), [(Suspended(timeout_seconds=600), True), (Cancelled(), False)])
+def test_a_tick_of_a_schedule_leaves_a_run_alone_that_a_person_has_paused_and_one_that_a_person_begins_does_not(
+    state: State, leaves_it: bool, tmp_path: Path, prefect_server: dict[str, str]
+) -> None:
+    store = LocalStore(tmp_path / "store")
+    run_paths = RunPaths(store, put_run(store, "run", "preempted"), tmp_path / "scratch", tmp_path / "data")
+    (segment,) = run_paths.manifest.load_head().state.segments
+
+    @flow
+    def begun(is_tick: bool) -> str | None:
+        context = FlowRunContext.get()
+        assert context is not None and context.flow_run is not None
+        context.flow_run.auto_scheduled = is_tick  # as those are that the server has planned
+        return find_pause(run_paths)
+
+    with (
+        temporary_settings({PREFECT_API_URL: prefect_server["PREFECT_API_URL"]}),
+        get_client(sync_client=True) as client,
+    ):
+        last = client.create_flow_run(training, state=Running())
+        client.set_flow_run_state(last.id, state, force=True)
+        write_flow_runs(store, "run", segment.fence, FlowRunsRecord(ids=[str(last.id)]))
+        assert begun(is_tick=False) is None
+        why = begun(is_tick=True)
+        assert (why is not None and last.name in why) is leaves_it, why
+        lease_run(run_paths.manifest)  # by whoever has resumed it
+        assert begun(is_tick=True) is None

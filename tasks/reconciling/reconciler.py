@@ -123,7 +123,7 @@ class Reconciler:
 
 
 class ServerWatch:
-    """Whether Prefect's server answers, by looks of one thread; its page is read by another."""
+    """Whether Prefect's server answers, and has its database, by looks of one thread; its page is read by another."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -135,6 +135,7 @@ class ServerWatch:
         try:
             with impatient_client() as client:
                 require_api(client, CALL_SECONDS)
+                client.read_deployments(limit=1)  # without its database it answers the first, and does nothing
         except PrefectHTTPStatusError as error:
             self._miss(f"it answers with the status {error.response.status_code}")
         except (httpx.HTTPError, PrefectException, ValueError) as error:

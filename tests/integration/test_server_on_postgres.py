@@ -1,13 +1,19 @@
 """A server as it is operated: Prefect on PostgreSQL, a worker, the deployments."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from tasks.reconciling.reconciler import ServerWatch
+from tests.helpers.commands import wait_until
 from tests.helpers.operators import ENDED, PREFECT, operating, working
 from tests.helpers.postgres_server import PACKAGE, Postgres, find_programs, made_postgres
 from tests.helpers.prefect_server import running_prefect_server
+from tests.helpers.reconciled import LOOK_SECONDS, LOOKS_UNTIL_DEAD, Clock
 
 pytestmark = [
     pytest.mark.server,
@@ -69,3 +75,28 @@ def test_a_flow_run_begins_by_the_schedule_is_cancelled_and_resume_goes_on_to_th
         assert operator.state().is_complete
         assert operator.state().segments[-1].first_step == segment.last_step
     assert not (home / "prefect.db").exists()  # all of this stood in PostgreSQL
+
+
+@pytest.mark.slow
+def test_a_server_whose_database_is_away_counts_as_away_for_the_reconciler(postgres: Postgres, home: Path) -> None:
+    clock = Clock()
+    with ExitStack() as database:
+        database.enter_context(postgres.serving())
+        with (
+            running_prefect_server(home, database=postgres.url) as server,
+            temporary_settings({PREFECT_API_URL: server["PREFECT_API_URL"]}),
+        ):
+            watch = ServerWatch(clock)
+            watch.look()
+            assert watch.pages() == {}
+            database.close()
+            watch.look()
+            clock.now += LOOK_SECONDS * LOOKS_UNTIL_DEAD
+            assert set(watch.pages()) == {"server-away"}
+            with postgres.serving():
+                wait_until(partial(finds_no_page, watch))
+
+
+def finds_no_page(watch: ServerWatch) -> bool:
+    watch.look()
+    return watch.pages() == {}

@@ -28,11 +28,12 @@ class Status(TypedDict):
     test split, of the model of `metrics_step`, and so are those of `slices`, by columns of metadata. `baseline` has
     those of a linear model on the same data, with a `warning` where it is better, or the `reason` why there are none.
     `clock` says by what it shows that a machine's clock was wrong, `other_holdfast` that the segment under way is
-    trained by another Holdfast than the one before.
+    trained by another Holdfast than the one before. `owner` is that of the configuration it was started with last.
     """
 
     run: str
     address: str
+    owner: str | None
     state: str
     holder: dict[str, Any] | None
     step: int
@@ -82,6 +83,7 @@ class Run(TypedDict, total=False):
     run: str
     error: str | None
     address: str
+    owner: str | None
     state: str
     step: int
     steps_total: int

@@ -27,6 +27,9 @@ with lazy_imports():
 if TYPE_CHECKING:
     from tasks.console.tables import Kind
 
+# What a narrow terminal has no room for, the first of them first.
+LEAST_ASKED_FOR = ("Goodput", "Promoted", "Newest metric", "Last sign")
+
 
 def runs(
     targets: Annotated[
@@ -42,8 +45,8 @@ def runs(
 ) -> None:
     """List the runs of stores.
 
-    With state, step, time left, last promotion, last sign of life and newest metric of each, and below why a run needs
-    a person. `holdfast status STORE` does the same for one store.
+    With state, step, time left, last promotion, last sign of life and newest metric of each, its owner where one is
+    configured, and below why a run needs a person. `holdfast status STORE` does the same for one store.
     """
     stores = open_stores(targets, assignments or [])
     readings = all_runs.read_stores(*stores)
@@ -59,12 +62,14 @@ def runs(
 def render_runs(found: dict[str, Any]) -> RenderableType:
     """The list for a person."""
     columns: list[tuple[str, Kind]] = [
-        ("Run", "text"), ("Store", "text"), ("State", "outcome"), ("Step", "number"), ("Of", "number"),
-        ("Left", "number"), ("Promoted", "number"), ("Last sign", "number"), ("Goodput", "number"),
+        ("Run", "text"), ("Store", "text"), ("Owner", "text"), ("State", "outcome"), ("Step", "number"),
+        ("Of", "number"), ("Left", "number"), ("Promoted", "number"), ("Last sign", "number"), ("Goodput", "number"),
         ("Newest metric", "text"),
     ]  # fmt: skip
     is_one = found["store"] is not None
-    table = tables.Table(columns, [_list_run(run) for run in found["runs"]], wide=("Store",) if is_one else ())
+    has_owners = any(run["error"] is None and run["owner"] is not None for run in found["runs"])
+    wide = (*(("Store",) if is_one else ()), *(() if has_owners else ("Owner",)))
+    table = tables.Table(columns, [_list_run(run) for run in found["runs"]], wide, narrow=LEAST_ASKED_FOR)
     where = found["store"] if is_one else words.count_of(len(found["stores"]), "store")
     title = Text(f"{words.count_of(len(found['runs']), 'run')} in {where}", no_wrap=True, overflow="ignore")
     parts: list[RenderableType] = [title, *([tables.show_table(table)] if found["runs"] else [])]
@@ -84,10 +89,11 @@ def _describe_store(store: dict[str, Any]) -> str:
 def _list_run(run: dict[str, Any]) -> list[tables.Cell]:
     first = [tables.Cell(run["run"]), tables.Cell(run["store"])]
     if run["error"] is not None:
-        return [*first, tables.Cell("unreadable", key="lost"), *[tables.Cell("")] * 7]
+        return [*first, tables.Cell(""), tables.Cell("unreadable", key="lost"), *[tables.Cell("")] * 7]
     left, now = all_runs.seconds_left(run), time.time()
     return [
         *first,
+        tables.Cell(words.NOTHING if run["owner"] is None else run["owner"]),
         tables.Cell(run["state"]),
         tables.Cell(f"{all_runs.shown_step(run):,}"),
         tables.Cell(f"{run['steps_total']:,}"),

@@ -23,6 +23,7 @@ from training.own_code import Reference, hash_files
 RECOMPUTING = "train.activation_checkpointing"
 # Sections and fields that may change between segments: where things are, how often, how long, how many ranks.
 CHANGEABLE = (
+    "owner",
     "store",
     "scratch",
     "data.source",  # the content decides, by the data set's digest

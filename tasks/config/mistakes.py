@@ -12,6 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from storage.objects.addresses import RUN_NAME_PATTERN, RUN_NAME_WORDS
 from tasks.config.sections import is_filled_in, sections_of
 from tasks.configuration.cluster import DNS_LABEL, QUANTITY, SLURM_TIME
+from tasks.configuration.run import OWNER_PATTERN
 
 # As difflib measures how alike two words are: 1 is the same.
 SURELY_MEANT = 0.8
@@ -36,6 +37,7 @@ WANTED = {
 }
 PATTERNS = {
     RUN_NAME_PATTERN: RUN_NAME_WORDS,
+    OWNER_PATTERN: "1 to 100 characters in one line, none of them a control character, the first and the last no space",
     DNS_LABEL: "at most 63 small letters, digits and `-`, at both ends a letter or a digit",
     QUANTITY: 'an amount of memory, as "64Gi"',
     SLURM_TIME: 'minutes, hours:minutes:seconds or days-hours:minutes:seconds, as "1-12:00:00"',

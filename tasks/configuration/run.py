@@ -22,6 +22,8 @@ from training.model_configuration import EncoderConfig, ModelConfig, ModuleConfi
 from training.validation_configuration import ValidationConfig
 
 UNLIMITED = "unlimited"
+# Only what Python, JavaScript and Rust read alike: a form of Prefect checks by it too.
+OWNER_PATTERN = r"^[^\s\x00-\x1f\x7f-\x9f]([^\x00-\x1f\x7f-\x9f\u2028\u2029]{0,98}[^\s\x00-\x1f\x7f-\x9f])?$"
 
 
 class GivenTokenizer(ConfigModel):
@@ -295,6 +297,11 @@ class RunConfig(ConfigModel):
     """Everything about one run."""
 
     run: str = Field(pattern=RUN_NAME_PATTERN, max_length=MAX_RUN_NAME_CHARACTERS, description="The run's name.")
+    owner: str | None = Field(
+        None,
+        pattern=OWNER_PATTERN,
+        description="The team or person that people ask about the run, as in lists of runs. Nothing is decided by it.",
+    )
     store: str = Field(
         "holdfast-store",
         min_length=1,

@@ -52,6 +52,7 @@ class Page(Record):
     about: str = Field(description="The run's name, or the address of what is away, without secrets.")
     address: str = Field(description="Of the run or the store.")
     what: str = Field(description="What happened, in sentences.")
+    owner: str | None = Field(None, description="Of the run, as its configuration has it.")
     host: str | None = Field(None, description="Of who held the run.")
     step: str | None = Field(None, description="'step 120 of 300'.")
 
@@ -77,7 +78,7 @@ class Page(Record):
         return "\n".join([f"{OVER[self.kind]}{after}", f"It was: {self.what}", *self._details()])
 
     def _details(self) -> list[str]:
-        named = {"Host": self.host, "Where it stands": self.step}
+        named = {"Owner": self.owner, "Host": self.host, "Where it stands": self.step}
         return [f"Address: {self.address}", *(f"{name}: {value}" for name, value in named.items() if value is not None)]
 
 

@@ -13,7 +13,7 @@ from tasks.reconciling.looks import SeenRun
 from tasks.reconciling.pages import Kind, Page
 from tasks.reconciling.silence import Look, Silence, follow
 from tasks.reporting.needs import UNATTENDED_SECONDS, describe_need
-from tasks.reporting.status import describe_status
+from tasks.reporting.status import describe_status, find_owner
 from tasks.text import duration, how_far
 
 # A flow run that was begun for a dead run has loaded everything, and prepared, by then.
@@ -111,9 +111,11 @@ def key_of_run(kind: Kind, run: str, number: int) -> str:
 def _page(kind: Kind, seen: SeenRun, what: str) -> Page:
     host = None if seen.lease is None else seen.lease.holder.host
     step = seen.step if seen.live_step is None else max(seen.live_step, seen.step)
+    state = seen.head.state
     return Page(
-        kind=kind, about=seen.run, address=seen.address, what=what, host=host, step=how_far(step, seen.head.state)
-    )
+        kind=kind, about=seen.run, address=seen.address, what=what, owner=find_owner(state), host=host,
+        step=how_far(step, state),
+    )  # fmt: skip
 
 
 def _name_holder(lease: Lease) -> str:

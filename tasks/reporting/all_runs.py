@@ -18,7 +18,7 @@ from storage.runs.run_state import RunState
 from tasks.text import NOTHING, listed, metric_name, score
 
 LISTED = (
-    "run", "address", "state", "step", "steps_total", "steps_lost_total", "steps_lost_is_least", "live_step",
+    "run", "address", "owner", "state", "step", "steps_total", "steps_lost_total", "steps_lost_is_least", "live_step",
     "last_sign_of_life_at",
 )  # fmt: skip
 

@@ -27,7 +27,7 @@ class _Row:
 
     run: str
     address: str
-    holder: str
+    below: str
     state: str
     steps: str
     share_done: float
@@ -105,12 +105,20 @@ def _urgency(run: dict[str, Any]) -> int:
     return _TRAINS if run["holder"] is not None else _WAITS
 
 
+def _describe_people(run: dict[str, Any]) -> str:
+    """Whose the run is, and which process holds it: what is known of them."""
+    owner, holder = run["owner"], run["holder"]
+    words = [f"owner: {owner}"] if owner is not None else []
+    words += [f"held by process {holder['pid']} on {holder['host']}"] if holder is not None else []
+    return ", ".join(words)
+
+
 def _row(run: dict[str, Any], now: float) -> _Row:
-    step, total, left, holder = shown_step(run), run["steps_total"], seconds_left(run), run["holder"]
+    step, total, left = shown_step(run), run["steps_total"], seconds_left(run)
     return _Row(
         run=run["run"],
         address=run["address"],
-        holder=f"process {holder['pid']} on {holder['host']}" if holder is not None else "",
+        below=_describe_people(run),
         state=run["state"],
         steps=f"{step:,} of {total:,}",
         share_done=min(1.0, step / total) if total else 0.0,

@@ -26,7 +26,7 @@ from tasks.reporting.rollbacks import describe_rollbacks
 from tasks.reporting.slices import describe_slices
 from tasks.reporting.views import describe_views
 from tasks.supervision.standing_still import SILENCE_SECONDS, describe_stopped
-from tasks.text import duration, moment
+from tasks.text import duration, moment, plain
 from training.agents.locks import find_holders
 
 
@@ -45,6 +45,7 @@ def describe_status(store: Store, head: Generation) -> dict[str, Any]:
     return {
         "run": run,
         "address": run_address(store, run),
+        "owner": find_owner(state),
         "state": life["state"] if life else describe_state(state),
         "holder": life,
         "step": state.promoted.step if state.promoted else 0,
@@ -88,6 +89,13 @@ def describe_status(store: Store, head: Generation) -> dict[str, Any]:
         "generation": head.generation,
         "last_sign_of_life_at": max(head.written_at, life["last_sign_of_life_at"] if life else 0.0),
     }
+
+
+def find_owner(state: RunState) -> str | None:
+    """Whose the run is, by the configuration with which it was started last; None where that does not say."""
+    owner = state.config.get("owner")
+    # Who can write to the store may have written anything there.
+    return plain(owner) if isinstance(owner, str) else None
 
 
 def describe_state(state: RunState) -> str:

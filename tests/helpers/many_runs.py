@@ -32,14 +32,17 @@ def write_many_runs(folder: Path, num_runs: int) -> list[LocalStore]:
     stores = [LocalStore(folder / f"teams/{team}/holdfast") for team in TEAMS]
     for number in range(num_runs):
         store = stores[number % len(stores)]
-        write_run(store, f"{TEAMS[number % len(TEAMS)]}-intents-{number:02d}", KINDS[number % len(KINDS)], number)
+        team = TEAMS[number % len(TEAMS)]
+        write_run(store, f"{team}-intents-{number:02d}", KINDS[number % len(KINDS)], number, f"{team} team")
     return stores
 
 
-def write_run(store: LocalStore, run: str, kind: str, number: int = 0) -> None:
+def write_run(store: LocalStore, run: str, kind: str, number: int = 0, owner: str | None = None) -> None:
     """One run, which is `training`, `silent`, `waiting`, `failed`, `completed` or `new`."""
     written_at = time.time() - SECONDS_AGO.get(kind, 60.0)
     state = _state(run, kind, number, written_at)
+    if owner is not None:
+        state = state.model_copy(update={"config": state.config | {"owner": owner}})
     if state.lease is not None:
         write_heartbeat(store, run, FENCE, _heartbeat(state.lease.first_step + 120, written_at))
     with patch("storage.runs.manifest.time", SimpleNamespace(time=lambda: written_at)):

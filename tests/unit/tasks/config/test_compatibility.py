@@ -20,7 +20,7 @@ from storage.datasets import (
 from storage.errors import IncompatibleRunError
 from storage.objects.local_store import LocalStore
 from storage.runs.run_state import RunState
-from tasks.config.changes import CHANGEABLE, require_compatible
+from tasks.config.changes import CHANGEABLE, read_stored, require_compatible
 from tasks.config.load import change_values, configure
 from tasks.configuration.run import RunConfig
 from tasks.data.identity.difference import describe_difference
@@ -45,6 +45,7 @@ PRETRAINED = configure(
 README = Path(__file__).parents[4] / "tasks/config/README.md"
 # A change for each of the fields that may change.
 CHANGES = (
+    "owner=another team",
     "store=elsewhere", "scratch=/fast", "data.source=moved", "data.memory_limit=1GB", "train.steps=5000",
     "data.expectations=suite",
     "train.epochs=3", "train.device=cpu", "prepare.workers=3", "train.ranks=2", "train.patience=3",
@@ -79,6 +80,14 @@ def changed(*assignments: str, config: RunConfig = CONFIG) -> RunConfig:
 def test_what_may_change_just_works(assignment: str) -> None:
     assert changed(assignment) != CONFIG
     require_compatible(state_of(CONFIG), changed(assignment))  # raises where it may not
+
+
+def test_a_run_from_before_there_were_owners_goes_on_with_one_and_without() -> None:
+    begun = state_of(CONFIG)
+    without = begun.model_copy(update={"config": {name: of for name, of in begun.config.items() if name != "owner"}})
+    for config in (CONFIG, changed("owner=search team")):
+        require_compatible(without, config)
+    assert read_stored(without.config) == CONFIG.model_dump(mode="json")
 
 
 def test_every_field_that_may_change_is_tried_here_and_listed_in_the_readme() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import ConfigurationError
-from tasks.config.load import load_configuration
+from tasks.config.load import configure, load_configuration
 from tasks.configuration.run import RunConfig
 from tasks.corpora.generate import Job
 from tasks.corpora.policy import CLASSES
@@ -254,6 +254,23 @@ def test_a_mistake_is_named_with_its_place_and_what_is_wanted(small: Path, assig
         load_configuration(small, [assignment])
     assert message in str(caught.value)
     assert not [noise for noise in NOISE if noise in str(caught.value)]
+
+
+@pytest.mark.parametrize("owner", ["Suche und Empfehlung", "7", "jo@example.org", "é", "検索", "x" * 100])
+def test_an_owner_is_a_line_of_any_characters(small: Path, owner: str) -> None:
+    assert load_configuration(small).owner is None
+    assert load_configuration(small, [f"owner={owner}"]).owner == owner
+
+
+@pytest.mark.parametrize(
+    "owner", ["", " ", " team", "team ", "two\nlines", "team\n", "a\tb", "\x1b[31mred", "a\x9fb", "a\u2028b", "x" * 101]
+)
+def test_an_owner_that_is_no_line_to_read_is_one_mistake(owner: str) -> None:
+    values = {"run": "r", "owner": owner, "data": {"text": "t", "label": "l", "kind": "binary"}}
+    wanted = "1 to 100 characters in one line, none of them a control character, the first and the last no space"
+    with pytest.raises(ConfigurationError) as caught:
+        configure(RunConfig, values, "configuration")
+    assert str(caught.value).splitlines()[1:] == [f"  owner: must be {wanted} (found {owner!r})"]
 
 
 @pytest.mark.parametrize("assignment", ["data.id=", 'data.id=""'])

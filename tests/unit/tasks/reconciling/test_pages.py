@@ -29,6 +29,14 @@ def test_a_page_says_what_where_how_far_and_what_to_do(kind: Kind) -> None:
     assert "1 min 30 s" in page.over_body(90.0) and "/s/runs/demo" in page.over_body(None)
 
 
+def test_whose_the_run_is_stands_in_the_page_where_it_is_known() -> None:
+    page = Page(kind="run-stuck", about="demo", address="/s/runs/demo", what="It died.", owner="search team")
+    for body in (page.body, page.over_body(90.0)):
+        assert "\nOwner: search team" in body
+    unknown = page.model_copy(update={"owner": None})
+    assert "Owner" not in unknown.body + unknown.over_body(None)
+
+
 def test_no_password_of_an_address_is_in_a_page() -> None:
     page = page_of_place("server-away", "http://admin:secret@prefect:4200/api?token=secret", "No answer.")
     assert "secret" not in f"{page.subject}{page.body}{page.over_body(1.0)}" and "prefect:4200/api" in page.body

@@ -11,6 +11,7 @@ import pytest
 from storage.errors import StoreError, StoreUnavailableError
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
+from storage.runs.transitions import reconfigure
 from storage.segment_notes import FlowRunsRecord, StopRecord, write_flow_runs, write_stop
 from tasks.reconciling.open_pages import PAGES
 from tests.helpers.counted_requests import counting
@@ -28,6 +29,7 @@ from tests.helpers.reconciled import (
 )
 
 RESTS_LOOKS = 45  # longer than what is tried again rests
+SUBJECTS_OF_TWO = ("[critical] run-needs-person: run", "[warning] run-dead: other")
 
 
 @pytest.fixture
@@ -218,6 +220,19 @@ def test_a_run_needs_a_person_after_it_has_rested_and_until_it_has_got_on(
     assert "out of memory" in person.bodies[0] and "step 40 of 100" in person.bodies[0]
     watcher.look(5, beats=hold_again(store, "run"))  # it may fail again
     assert len(person.subjects) == 1
+
+
+def test_a_page_says_whose_the_run_is_by_its_newest_configuration(
+    store: LocalStore, make: Callable[[], Watcher], person: Person
+) -> None:
+    manifest = put_run(store, "run", "failed")
+    for owner in ("first team", "search team"):
+        manifest.commit("configuration changed", reconfigure({"owner": owner}, 100))
+    make().look(RESTS_LOOKS)
+    hold(store, "other")  # whose configuration has none
+    make().look(RESTS_LOOKS)
+    of_run, of_other = (person.bodies[person.subjects.index(subject)] for subject in SUBJECTS_OF_TWO)
+    assert "\nOwner: search team\n" in of_run and "Owner" not in of_other
 
 
 def test_of_two_one_acts_and_the_other_takes_over_when_it_ends(

@@ -68,6 +68,25 @@ def test_a_run_in_training_has_its_steps_time_promotion_goodput_metric_and_holde
     assert 'style="width:12.6%"' in page
 
 
+def test_whose_a_run_is_stands_with_it_and_where_it_needs_a_person(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    write_run(store, "failed", "failed", owner=f"R&D {HOSTILE}")
+    write_run(store, "trains", "training", 4, owner="search team")
+    page = render(*read_stores(store))
+    text = Read(page).text
+    assert re.search(rf"In need of a person failed \S+/runs/failed Owner: R&D {re.escape(HOSTILE)} Its last", text)
+    assert re.search(rf"/runs/failed owner: R&D {re.escape(HOSTILE)}", text) and HOSTILE not in page
+    assert re.search(r"/runs/trains owner: search team, held by process \d+ on gpu-host-04", text)
+
+
+def test_without_an_owner_the_page_has_no_word_of_one(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    for kind in ("failed", "training"):
+        write_run(store, kind, kind)
+    text = Read(render(*read_stores(store))).text.replace(store.address, "")
+    assert "owner" not in text.lower()
+
+
 def test_of_a_run_that_is_silent_nobody_knows_how_long_it_takes(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     write_run(store, "silent", "silent")

@@ -102,6 +102,26 @@ def test_a_damaged_checkpoint_that_was_quarantined_is_named_with_why_and_what_it
     assert manifest.load_head().state.steps_lost == 100 - resume_step
 
 
+def test_whose_the_run_is_follows_its_newest_configuration(store: LocalStore) -> None:
+    manifest = make_run(store)  # of an older version, whose configuration has no such field
+    assert read_status(store, "run")["owner"] is None and "owner" not in shown(read_status(store, "run"))
+    for owner in ("first team", "search team"):
+        manifest.commit("configuration changed", reconfigure({"owner": owner}, 100))
+        status = read_status(store, "run")
+        assert status["owner"] == owner and f"\nowner: {owner}\n" in shown(status)
+    (listed,) = list_runs(store)["runs"]
+    assert listed["owner"] == "search team"
+    manifest.commit("configuration changed", reconfigure({"owner": None}, 100))
+    assert read_status(store, "run")["owner"] is None
+
+
+@pytest.mark.parametrize(("written", "read"), [("\x1b[31mred", "\N{REPLACEMENT CHARACTER}[31mred"), (["a"], None)])
+def test_an_owner_that_no_configuration_could_have_harms_nobody(store: LocalStore, written: Any, read: object) -> None:
+    make_run(store).commit("by hand", reconfigure({"owner": written}, 100))
+    status = read_status(store, "run")
+    assert status["owner"] == read and "\x1b" not in shown(status)
+
+
 def test_a_run_that_is_past_what_was_quarantined_is_told_of_no_setback(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

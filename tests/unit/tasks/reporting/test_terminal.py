@@ -2,6 +2,7 @@
 
 import io
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,11 +17,12 @@ from storage.runs.run_state import RunState, SegmentRecord, Throughput
 from tasks.configuration.run import DataConfig, RunConfig
 from tasks.console import display, messages, terminal
 from tasks.console.announce import announce
-from tasks.console.tables import MOST_ROWS, Cell, Table, show_table
+from tasks.console.tables import MOST_ROWS, Cell, Kind, Table, show_table
 from tasks.reporting.all_runs import list_runs
 from tasks.reporting.status import read_status
 from tasks.text import NOTHING
 from tests.helpers.finished_runs import segments_of
+from tests.helpers.many_runs import write_many_runs, write_run
 from tests.helpers.runs import make_run
 from tests.helpers.terminals import shown
 from training.configuration import TrainConfig
@@ -38,6 +40,19 @@ def test_a_table_shows_brackets_and_colons_as_they_are_and_cuts_nothing_off(widt
     text = shown(show_table(table), width)
     assert MARKED in text and "1,234 → 2,345" in text
     assert text.count("w") == 150 and "".join(text.split()).count("[/red]:cat:") == 2
+
+
+def test_a_narrow_terminal_leaves_out_what_it_has_no_room_for_and_names_it() -> None:
+    columns: list[tuple[str, Kind]] = [("Run", "text"), ("Step", "number"), ("Goodput", "number"), ("Metric", "text")]
+    row = [Cell("w" * 30), Cell("1,234"), Cell("98.7 %"), Cell("x" * 20)]
+    content = show_table(Table(columns, [row], narrow=("Goodput", "Metric")))
+    fewest = {12 + 2 + 5 + 2 + 7 + 2 + 12: [], 12 + 2 + 5 + 2 + 12: ["Goodput"], 12 + 2 + 5: ["Goodput", "Metric"]}
+    for width, left_out in fewest.items():
+        table, _, note = shown(content, width).partition("Not shown")
+        assert [name for name, _ in columns if name not in table.split()] == left_out
+        assert ", ".join(left_out) in " ".join(note.split()) and bool(note) == bool(left_out)
+        assert table.count("w") == 30 and "1,234" in table
+    assert "1,234" in shown(content, min(fewest) - 1)  # what may not be left out stays, however narrow it is
 
 
 def test_rows_that_are_left_out_are_counted_and_it_is_said_how_to_see_them() -> None:
@@ -175,3 +190,29 @@ def test_the_runs_of_a_store_are_listed_with_one_that_cannot_be_read(tmp_path: P
     assert first[:6] == ["first", "created", "0", "1,200", NOTHING, NOTHING]
     assert first[-4:] == ["s", "ago", NOTHING, NOTHING]
     assert "second  unreadable" in text and "second: The manifest" in text
+
+
+def test_owners_are_a_column_if_one_run_has_one(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    write_run(store, "plain", "waiting")
+    assert "Owner" not in shown(render_runs(list_runs(store)))
+    write_run(store, "owned", "new", owner="search team")
+    make_run(store, "broken")
+    (key,) = store.list_keys("runs/broken/manifest/")
+    store.write(key, b"{}")
+    heading, *rows = shown(render_runs(list_runs(store))).splitlines()[1:5]
+    assert re.split(r"  +", heading.strip())[:3] == ["Run", "Owner", "State"]
+    assert [re.split(r"  +", row.strip())[:3] for row in rows[1:]] == [
+        ["owned", "search team", "created"], ["plain", NOTHING, "budget"],
+    ]  # fmt: skip
+    assert re.match(r"broken +unreadable ", rows[0])
+
+
+def test_the_runs_of_several_teams_can_be_read_in_80_columns(tmp_path: Path) -> None:
+    *_, store = write_many_runs(tmp_path, 10)
+    lines = shown(render_runs(list_runs(store)), 80).partition("in need of a person")[0].splitlines()[1:]
+    assert all(len(line) <= 80 for line in lines)
+    assert lines[0].split() == ["Run", "Owner", "State", "Step", "Of", "Left", "Last", "sign"]
+    (row,) = [" ".join(line.split()) for line in lines if "2,870" in line]
+    assert re.match(r"risk-and-co\S* risk-and-co\S* silent 2,870 20,000 \S+ 1 h( \d min)? ago$", row)
+    assert "Not shown in a terminal of this width: Goodput, Promoted, Newest metric." in " ".join(lines)

@@ -81,12 +81,15 @@ def find_pause(run_paths: RunPaths) -> str | None:
 
 
 def _find_last(run_paths: RunPaths) -> list[UUID]:
-    """The flow runs in which the last segment was begun, if it is over."""
+    """The deployed flow run in which the last segment was begun, if that is over; at most one.
+
+    Not those within it: they are shown as suspended until the one around it, which was resumed, begins them again.
+    """
     head = run_paths.manifest.find_head()
     if head is None or head.state.lease is not None or not head.state.segments:
         return []
     fence = head.state.segments[-1].fence
-    return [UUID(id) for id in find_flow_runs(run_paths.store, run_paths.manifest.run, fence)]
+    return [UUID(id) for id in find_flow_runs(run_paths.store, run_paths.manifest.run, fence)[-1:]]
 
 
 def _show_again(line: Sequence[FlowRun]) -> None:

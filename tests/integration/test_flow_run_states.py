@@ -189,11 +189,15 @@ def test_a_tick_of_a_schedule_leaves_a_run_alone_that_a_person_has_paused_and_on
         temporary_settings({PREFECT_API_URL: prefect_server["PREFECT_API_URL"]}),
         get_client(sync_client=True) as client,
     ):
-        last = client.create_flow_run(training, state=Running())
-        client.set_flow_run_state(last.id, state, force=True)
-        write_flow_runs(store, "run", segment.fence, FlowRunsRecord(ids=[str(last.id)]))
+        within, last = (client.create_flow_run(training, state=Running()) for _ in range(2))
+        for one in (within, last):
+            client.set_flow_run_state(one.id, state, force=True)
+        write_flow_runs(store, "run", segment.fence, FlowRunsRecord(ids=[str(within.id), str(last.id)]))
         assert begun(is_tick=False) is None
         why = begun(is_tick=True)
         assert (why is not None and last.name in why) is leaves_it, why
+        client.set_flow_run_state(last.id, Running(), force=True)  # resumed, and what is within it not yet
+        assert begun(is_tick=True) is None
+        client.set_flow_run_state(last.id, state, force=True)
         lease_run(run_paths.manifest)  # by whoever has resumed it
         assert begun(is_tick=True) is None

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The tests start hundreds of processes. Each would compile our modules again where the environment has this set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test fast-tests quick slow one lint demo drill-kinds bench-exact bench-passes bench-starts bench-survivors bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-long bench-predict bench-loader bench-goodput bench-finetune gpu scaling campaign clean
+.PHONY: setup test fast-tests quick slow one lint demo drill-kinds bench-exact bench-passes bench-starts bench-survivors bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-long bench-predict bench-loader bench-goodput bench-finetune gpu scaling campaign operate clean
 
 setup: $(VENV)/.installed
 
@@ -150,10 +150,16 @@ OUT ?= campaign
 campaign: setup
 	$(BIN)/python -m tests.faults.campaign --out $(OUT) $(if $(ONLY),--only "$(ONLY)")
 
+# About an hour, as root on Linux, with PostgreSQL and Ceph: a server, workers and stores as in production, and what people
+# see when each of them fails. The table and all logs go to the folder OPERATED; ONLY="killed_machine" tries these rows.
+OPERATED ?= operated
+operate: setup
+	$(BIN)/python -m tests.operating --out $(OPERATED) $(if $(ONLY),--only $(ONLY))
+
 # `holdfast drill` of each kind of model, target and optimizer: half an hour. `make drill-kinds ONLY=LoRA`;
 # OPTIONS="--device cuda" drills them on one GPU.
 drill-kinds: setup
 	$(BIN)/python -m tests.faults.drill_kinds $(if $(ONLY),--only "$(ONLY)") $(OPTIONS)
 
 clean:
-	rm -rf $(VENV) build dist demo campaign *.egg-info
+	rm -rf $(VENV) build dist demo campaign operated *.egg-info

@@ -84,7 +84,11 @@ def _write(folder: Path, kind: str, size: Size) -> LongRun:
     store: Store = open_s3_store(folder) if kind == "s3" else LocalStore(folder / "store")
     began = time.monotonic()
     run = write_long_run(store, folder, size)
-    print(f"{store.address}: {size.steps:,} steps written in {time.monotonic() - began:.0f} s", flush=True)
+    took, on_disk = time.monotonic() - began, sum(path.stat().st_size for path in folder.rglob("progress.jsonl"))
+    print(
+        f"{store.address}: {size.steps:,} steps written in {took:.0f} s, their reports {on_disk / 1e6:.0f} MB on disk",
+        flush=True,
+    )
     return run
 
 

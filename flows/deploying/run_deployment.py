@@ -40,7 +40,8 @@ from tasks.text import listed
 ENTRYPOINT = "holdfast.deployments.scheduled"
 TIMEZONE = "UTC"
 MOST_FIELDS = 5
-# As in deployments/prefect.yaml, which says what each is for.
+# As in deployments/prefect.yaml, which says what each is for. By the heartbeats the reconciler knows a flow run for
+# dead that holds no run.
 ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",

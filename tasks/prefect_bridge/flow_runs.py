@@ -13,6 +13,9 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterId,
+    FlowRunFilterParentFlowRunId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
     TaskRunFilter,
     TaskRunFilterState,
     TaskRunFilterStateType,
@@ -123,6 +126,20 @@ def close(client: SyncPrefectClient, gone: Sequence[UUID], message: str) -> None
     for flow_run in client.read_flow_runs(flow_run_filter=those):
         if flow_run.state is not None and flow_run.state.type in UNDER_WAY:
             client.set_flow_run_state(flow_run.id, crashed, force=True)
+
+
+def find_below(client: SyncPrefectClient, flow_run_id: UUID) -> Iterator[FlowRun]:
+    """The flow runs that work within this one, however deep. Raises `httpx.HTTPError` and `PrefectException`.
+
+    One that a person has paused or cancelled is left out, with what is within it.
+    """
+    states = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING]))
+    around = [flow_run_id]
+    while around:
+        within = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=around), state=states)
+        found = client.read_flow_runs(flow_run_filter=within)
+        yield from found
+        around = [flow_run.id for flow_run in found]
 
 
 def _find_steps_under_way(client: SyncPrefectClient, those: FlowRunFilter) -> Iterator[TaskRun]:

@@ -41,15 +41,19 @@ def find_run_deployments(
     client: SyncPrefectClient, addresses: Collection[str], tag: str = TAG
 ) -> dict[str, DeploymentResponse]:
     """The deployments of these runs, by the runs' addresses."""
-    found: dict[str, DeploymentResponse] = {}
-    ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[tag]))
-    offset = 0
-    while page := client.read_deployments(deployment_filter=ours, limit=AT_A_TIME, offset=offset):
-        found |= {str(one.labels[RUN_LABEL]): one for one in page if one.labels.get(RUN_LABEL) in addresses}
-        offset += len(page)
-        if len(page) < AT_A_TIME:
-            break
-    return found
+    return {run: one for run, one in _read_deployments(client, tag) if run in addresses}
+
+
+def find_running(client: SyncPrefectClient, folder: str, held: Collection[str], tag: str = TAG) -> list[FlowRun]:
+    """The flow runs shown as running of the deployments of runs in a store, but for those of `held` runs.
+
+    `folder`: what the addresses of the store's runs begin with. A run need not have begun.
+    """
+    theirs = [one for run, one in _read_deployments(client, tag) if run.startswith(folder) and run not in held]
+    if not theirs:
+        return []
+    running = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING]))
+    return list(_read(client, theirs, FlowRunFilter(state=running)))
 
 
 def find_wish(
@@ -109,6 +113,17 @@ def end_late(client: SyncPrefectClient, deployments: Collection[DeploymentRespon
         skipped: State[None] = Completed(name=SKIPPED, message="No worker took it in time; a later one begins instead.")
         client.set_flow_run_state(one.id, skipped)
     return len(superfluous)
+
+
+def _read_deployments(client: SyncPrefectClient, tag: str) -> Iterator[tuple[str, DeploymentResponse]]:
+    """The deployments of runs, each with the run's address."""
+    ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[tag]))
+    offset = 0
+    while page := client.read_deployments(deployment_filter=ours, limit=AT_A_TIME, offset=offset):
+        yield from ((str(one.labels[RUN_LABEL]), one) for one in page if RUN_LABEL in one.labels)
+        offset += len(page)
+        if len(page) < AT_A_TIME:
+            return
 
 
 def _read(

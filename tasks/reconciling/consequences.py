@@ -5,7 +5,7 @@ of the dead holder's own, and a paused schedule is paused. A server that does no
 who does it again at the next look.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,14 +13,18 @@ from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import StateType
 from prefect.exceptions import PrefectException
 
-from tasks.prefect_bridge.flow_runs import close
+from storage.objects.addresses import RUNS_FOLDER
+from tasks.prefect_bridge.flow_runs import close, find_below
+from tasks.prefect_bridge.private.server_requests import find_heartbeats
 from tasks.prefect_bridge.run_deployments import (
     TAG,
     begin_next,
     end_late,
     find_run_deployments,
+    find_running,
     find_wish,
     is_under_way,
     pause_schedule,
@@ -30,6 +34,10 @@ from tasks.prefect_bridge.server import impatient_client
 from tasks.reconciling.looks import SeenRun
 
 DEAD = "The process or its machine was killed, or stood still. The next flow run goes on from the promoted checkpoint."
+LONE_DEAD = (
+    "It held no run, and its heartbeats have ended: the process or its machine was killed, or stood still. The next "
+    "flow run goes on."
+)
 
 
 class ServerAwayError(Exception):
@@ -58,6 +66,16 @@ class Consequences(Protocol):
 
     def tend(self, addresses: Collection[str], complete: Collection[str]) -> Tended:
         """Pause the schedules of `complete` runs, and end late flow runs of all; runs by their addresses."""
+
+    def find_signs(self, store_address: str, held: Collection[str]) -> Mapping[UUID, str]:
+        """Of the flow runs of a store's deployments that are shown as running, what was heard of each.
+
+        A sign changes as long as the flow run lives. Left out are the flow runs of `held` runs, given by their
+        addresses, and those of which nothing was ever heard: their heartbeats may be off, or kept back by a proxy.
+        """
+
+    def call_dead(self, id: UUID) -> str | None:
+        """Set a flow run to crashed, and those within it; its name, or None if it is shown as running no more."""
 
 
 class PrefectConsequences:
@@ -90,6 +108,22 @@ class PrefectConsequences:
             for address in at_rest:
                 pause_schedule(client, found[address])
             return Tended(at_rest, end_late(client, list(found.values())))
+
+    def find_signs(self, store_address: str, held: Collection[str]) -> Mapping[UUID, str]:
+        with _asking() as client:
+            running = find_running(client, f"{store_address}/{RUNS_FOLDER}/", held, self._tag)
+            return find_heartbeats(client, [flow_run.id for flow_run in running])
+
+    def call_dead(self, id: UUID) -> str | None:
+        with _asking() as client:
+            flow_run = client.read_flow_run(id)
+            if flow_run.state is None or flow_run.state.type != StateType.RUNNING:
+                return None
+            if below := [one.id for one in find_below(client, id)]:
+                close(client, below, LONE_DEAD)
+            # The last one: as long as it is shown as running all of this is done again.
+            close(client, [id], LONE_DEAD)
+            return flow_run.name
 
     def _begin_next(self, client: SyncPrefectClient, seen: SeenRun) -> str:
         deployment = find_run_deployments(client, [seen.address], self._tag).get(seen.address)

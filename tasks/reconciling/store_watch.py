@@ -15,6 +15,7 @@ from storage.segment_notes import find_flow_runs, find_stop
 from tasks.console.announce import announce
 from tasks.reconciling.complete_runs import CompleteRuns
 from tasks.reconciling.consequences import Consequences, ServerAwayError
+from tasks.reconciling.lone_flow_runs import LoneFlowRuns
 from tasks.reconciling.looks import ERRORS_OF_A_RUN, SeenRun, StoreLook, StoreReader, is_refusal
 from tasks.reconciling.open_pages import OpenPages
 from tasks.reconciling.outbox import Outbox
@@ -56,6 +57,7 @@ class StoreWatch:
         self._leadership = Leadership(store, who, clock)
         self._reader = StoreReader(store)
         self._complete = CompleteRuns(store)
+        self._lone = LoneFlowRuns(store.address, consequences, clock)
         self._pages = OpenPages(store, outbox, clock)
         self._said = Said(store.address)
         self._watched: dict[str, Watched] = {}
@@ -168,13 +170,14 @@ class StoreWatch:
         return dict(page_of_unreadable(run_address(self.store, run), run, look.unreadable[run]) for run in long)
 
     def _tend(self, look: StoreLook, now: float) -> None:
-        """Each minute: schedules of complete runs, and late flow runs."""
+        """Each minute: flow runs that died without a lease, schedules of complete runs, and late flow runs."""
         if self._tended_at is not None and now - self._tended_at < TEND_SECONDS:
             return
         complete = {seen.address: seen for seen in self._complete.find_new(look.runs.values())}
-        if not look.runs or not self._leadership.still_leads():
+        if not self._leadership.still_leads():
             return
         try:
+            self._lone.look(self._find_held(look), self._leadership.still_leads)
             done = self._consequences.tend([seen.address for seen in look.runs.values()], list(complete))
         except ServerAwayError:
             return
@@ -185,11 +188,17 @@ class StoreWatch:
         if done.num_ended:
             announce(f"{self.store.address}: {done.num_ended} late flow runs were ended; of each run the newest stays.")
 
+    def _find_held(self, look: StoreLook) -> set[str]:
+        """The addresses of the runs whose holder lives, or may live."""
+        held = {run for run, seen in look.runs.items() if seen.lease is not None and not self._watched[run].is_dead}
+        return {run_address(self.store, run) for run in held | set(look.unreadable)}
+
     def _miss(self, error: HoldfastError) -> None:
         """A look that the store did not answer, or refused."""
         now = self._clock()
         self._watched.clear()
         self._unreadable.clear()
+        self._lone.forget()
         self._leadership.forget_silence()
         self._said.say("away", f"The store does not answer: {error}")
         if self._leadership.is_known and self._leadership.term is None:
@@ -207,6 +216,7 @@ class StoreWatch:
         self._missing_since = None
         self._watched.clear()
         self._unreadable.clear()
+        self._lone.forget()
         self._settled.clear()
         self._complete.forget()
         self._pages.forget()

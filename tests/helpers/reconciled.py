@@ -4,9 +4,10 @@ Not real: the clock, and in unit tests the Prefect, of which only what is asked 
 `integration/test_reconcile.py`.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from storage.errors import StoreError
 from storage.objects.local_store import LocalStore
@@ -25,6 +26,8 @@ from tests.helpers.runs import lease_run, make_run
 
 LOOK_SECONDS = 15.0
 LOOKS_UNTIL_DEAD = 5  # the first one, and a minute of them
+LOOKS_A_MINUTE = 4
+LOOKS_UNTIL_LONE_DEAD = 1 + 6 * LOOKS_A_MINUTE  # the first one, and six more, one in a minute
 
 
 @dataclass
@@ -55,10 +58,13 @@ class Person:
 
 @dataclass
 class NotedPrefect:
-    """What was asked for, by address; `is_away`: no answer."""
+    """What was asked for, by address; `is_away`: no answer. `signs` are of what is shown as running, of no held run."""
 
     gone_on: list[tuple[str, list[str], bool]] = field(default_factory=list)
     paused: list[str] = field(default_factory=list)
+    signs: dict[UUID, str] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)  # at the last look
+    called_dead: list[UUID] = field(default_factory=list)
     is_away: bool = False
     taken_up: bool = False
     has_deployments: bool = True
@@ -78,6 +84,17 @@ class NotedPrefect:
         at_rest = complete if self.has_deployments else []
         self.paused += at_rest
         return Tended(at_rest, 0)
+
+    def find_signs(self, store_address: str, held: Collection[str]) -> Mapping[UUID, str]:
+        self._answer()
+        assert all(address.startswith(f"{store_address}/") for address in held)
+        self.held = set(held)
+        return dict(self.signs)
+
+    def call_dead(self, id: UUID) -> str | None:
+        self._answer()
+        self.called_dead.append(id)
+        return "lone-otter" if self.signs.pop(id, None) is not None else None
 
     def _answer(self) -> None:
         if self.is_away:

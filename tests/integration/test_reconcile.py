@@ -5,11 +5,15 @@ The clock by which looks are counted is set by hand: `unit/tasks/reconciling` ha
 
 import os
 import signal
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
+import httpx
 import pytest
 from prefect import flow, task
 from prefect.blocks.notifications import CustomWebhookNotificationBlock
@@ -19,14 +23,16 @@ from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
-from prefect.states import Late, Running, Suspended
+from prefect.states import Cancelled, Late, Running, Suspended
 
 from flows.deploying import run_deployment
-from flows.deploying.run_deployment import RunDeployment, find_deployment, put_deployment
+from flows.deploying.run_deployment import ENVIRONMENT, RunDeployment, find_deployment, put_deployment
 from storage.objects.addresses import run_address
 from storage.objects.local_store import LocalStore
 from storage.segment_notes import FlowRunsRecord, write_flow_runs
 from tasks.prefect_bridge.notifications import load_notifiers
+from tasks.prefect_bridge.private.server_requests import find_heartbeats
+from tasks.prefect_bridge.run_deployments import is_under_way
 from tasks.reconciling.consequences import PrefectConsequences
 from tasks.reconciling.outbox import Outbox
 from tasks.reconciling.reconciler import ServerWatch
@@ -34,7 +40,16 @@ from tasks.reconciling.store_watch import StoreWatch
 from tasks.reconciling.terms import BEATS
 from tests.helpers.commands import COMMAND, call_here, wait_until
 from tests.helpers.prefect_server import RETRIES_WHILE_BUSY, find_free_port, running
-from tests.helpers.reconciled import LOOK_SECONDS, LOOKS_UNTIL_DEAD, Clock, hold, put_run
+from tests.helpers.reconciled import (
+    LOOK_SECONDS,
+    LOOKS_A_MINUTE,
+    LOOKS_UNTIL_DEAD,
+    LOOKS_UNTIL_LONE_DEAD,
+    Clock,
+    Holder,
+    hold,
+    put_run,
+)
 from tests.helpers.webhooks import running_webhook
 
 pytestmark = pytest.mark.server
@@ -90,6 +105,26 @@ class Server:
         state = self.client.read_flow_run(flow_run.id).state
         return None if state is None else state.name
 
+    def hear(self, *flow_runs: FlowRun, ahead: timedelta = timedelta()) -> None:
+        """A heartbeat of each, as Prefect's engine sends it from a host whose clock is so far ahead."""
+        before = find_heartbeats(self.client, [one.id for one in flow_runs])
+        events = [
+            {
+                "id": str(uuid4()),
+                "occurred": (datetime.now(UTC) + ahead).isoformat(),
+                "event": "prefect.flow-run.heartbeat",
+                "resource": {"prefect.resource.id": f"prefect.flow-run.{one.id}", "prefect.resource.name": one.name},
+            }
+            for one in flow_runs
+        ]
+        httpx.post(f"{self.client.api_url}events", json=events).raise_for_status()
+
+        def have_arrived() -> bool:
+            now = find_heartbeats(self.client, [one.id for one in flow_runs])
+            return all(now.get(one.id) not in (None, before.get(one.id)) for one in flow_runs)
+
+        assert wait_until(have_arrived)
+
     def put_late(self, run: str, number: int) -> list[FlowRun]:
         """So many ticks of the schedule that no worker took, the oldest first."""
         assert wait_until(lambda: len(self.flow_runs(run, is_planned=True)) >= number)
@@ -125,9 +160,11 @@ class Reconciling:
             server.store, "a test", PrefectConsequences(server.tag), self.outbox, self.server_watch.pages, self.clock
         )
 
-    def look(self, times: int = 1) -> None:
+    def look(self, times: int = 1, beats: Holder | None = None) -> None:
         for _ in range(times):
             self.clock.now += LOOK_SECONDS
+            if beats is not None:
+                beats.beat()
             self.server_watch.look()
             self.watch.look()
             self.outbox.send_all()
@@ -182,6 +219,53 @@ def test_a_dead_run_goes_on_a_complete_one_rests_and_somebody_is_told(
     (told,) = [text for text in texts if "run-dead: dead" in text]
     assert f"{server.store.address}/runs/dead" in told and following.name in told
     assert address not in "".join(server.store.read(key).decode() for key in server.store.list_keys("reconciler/"))
+
+
+def test_a_flow_run_that_died_before_it_held_its_run_is_crashed_with_those_within_it_and_none_that_may_live(
+    server: Server, reconciling: Reconciling
+) -> None:
+    holder = hold(server.store, "held")
+    for run in ("dies", "lives", "held", "unheard"):
+        server.deploy(run)
+    dies, lives, held, unheard = (server.begin(run, Running()) for run in ("dies", "lives", "held", "unheard"))
+    around = server.client.create_task_run(step, dies.id, dynamic_key="0", state=Running())
+    within = server.client.create_flow_run(train, parent_task_run_id=around.id, state=Running())
+    cancelled = server.client.create_flow_run(train, parent_task_run_id=around.id, state=Cancelled())
+    works = server.client.create_task_run(step, within.id, dynamic_key="1", state=Running())
+    server.hear(dies, held)
+    server.hear(lives, ahead=timedelta(minutes=20))
+    all_of_them = (dies, within, cancelled, lives, held, unheard)
+
+    reconciling.look(LOOKS_UNTIL_LONE_DEAD - LOOKS_A_MINUTE, beats=holder)
+    server.hear(lives)  # its clock was set back: the event is older than the one before
+    reconciling.look(LOOKS_A_MINUTE - 1, beats=holder)
+    states = [server.state_of(one) for one in all_of_them]
+    assert states == ["Running", "Running", "Cancelled", "Running", "Running", "Running"]
+    assert is_under_way(server.client, server.deployment("dies"))
+
+    reconciling.look(1, beats=holder)
+    states = [server.state_of(one) for one in all_of_them]
+    assert states == ["Crashed", "Crashed", "Cancelled", "Running", "Running", "Running"]
+    steps = [server.client.read_task_run(one.id).state for one in (around, works)]
+    assert [state.name if state is not None else None for state in steps] == ["Crashed", "Crashed"]
+    assert not is_under_way(server.client, server.deployment("dies"))
+
+
+def test_a_flow_run_is_heard_by_what_prefects_engine_sends(
+    client: SyncPrefectClient, prefect_server: dict[str, str], tmp_path: Path
+) -> None:
+    script = tmp_path / "flow_that_is_heard.py"
+    script.write_text(
+        "from prefect import flow\nfrom prefect.runtime import flow_run\n\n\n"
+        "@flow\ndef heard():\n    print(flow_run.id)\n\n\nheard()\n"
+    )
+    environment = {
+        **prefect_server,
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": ENVIRONMENT["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"],
+    }
+    said = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=True).stdout
+    id = UUID(said.split()[-1])
+    assert wait_until(lambda: id in find_heartbeats(client, [uuid4(), id]))
 
 
 def test_of_a_dead_run_whose_schedule_is_paused_nothing_is_begun(server: Server, reconciling: Reconciling) -> None:

@@ -5,7 +5,7 @@ version. All raise what the client's own calls raise: `PrefectHTTPStatusError` a
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 from uuid import UUID
@@ -17,6 +17,12 @@ from prefect.events.schemas.automations import Automation
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
 USES = ("prefect.client.orchestration.SyncPrefectClient.request",)
+# What the engine of a flow run sends every so often, about a resource of this name.
+HEARTBEAT = "prefect.flow-run.heartbeat"
+RESOURCE_OF_A_FLOW_RUN = "prefect.flow-run."
+# The hosts of flow runs write the times of these; one whose clock is ahead is heard all the same.
+MOST_AHEAD = timedelta(days=1)
+ASKED_TOGETHER = 200  # SQLite takes 999 values in a query, if it is an old one
 
 
 class Found(Automation):
@@ -81,3 +87,28 @@ def create_deployment(client: SyncPrefectClient, content: Mapping[str, Any]) -> 
     Without it `holdfast deploy` makes no deployment.
     """
     client.request("POST", "/deployments/", json=dict(content))
+
+
+def find_heartbeats(client: SyncPrefectClient, ids: Sequence[UUID]) -> dict[UUID, str]:
+    """What is known of the heartbeats of these flow runs: a text that is another one after each further heartbeat.
+
+    A flow run that never sent one is left out. How many there are counts first: an order by the times that hosts write
+    would hide all heartbeats of a host whose clock was set back.
+    Asks `/events/count-by/resource`. The client's `read_events` gives 50 events at most, of however many flow runs.
+    Without it a flow run that died before it held a run is shown as running for ever, and no next one is begun.
+    """
+    found: dict[UUID, str] = {}
+    for start in range(0, len(ids), ASKED_TOGETHER):
+        of_these = [f"{RESOURCE_OF_A_FLOW_RUN}{id}" for id in ids[start : start + ASKED_TOGETHER]]
+        question: dict[str, Any] = {
+            "occurred": {"until": (datetime.now(UTC) + MOST_AHEAD).isoformat()},
+            "event": {"name": [HEARTBEAT]},
+            "resource": {"id": of_these},
+        }
+        answer = client.request(
+            "POST", "/events/count-by/{countable}", path_params={"countable": "resource"}, json={"filter": question}
+        )
+        for one in answer.json():
+            id = UUID(str(one["value"]).removeprefix(RESOURCE_OF_A_FLOW_RUN))
+            found[id] = f"{one['count']} {one['end_time']}"
+    return found

@@ -6,7 +6,6 @@ Exit code 0 if every row is right. The folder has the table, and all logs.
 """
 
 import argparse
-import signal
 import sys
 import time
 import traceback
@@ -48,7 +47,6 @@ def main() -> int:
     if (reason := find_reason_to_skip()) is not None:
         print(reason)
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # all that was started is ended
     rows: list[Row] = []
     began = time.monotonic()
     with made_place(options.out) as place:

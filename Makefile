@@ -150,7 +150,7 @@ OUT ?= campaign
 campaign: setup
 	$(BIN)/python -m tests.faults.campaign --out $(OUT) $(if $(ONLY),--only "$(ONLY)")
 
-# About an hour, as root on Linux, with PostgreSQL and Ceph: a server, workers and stores as in production, and what people
+# Minutes for each row, as root on Linux, with PostgreSQL and Ceph: a server, workers and stores as in production, and what people
 # see when each of them fails. The table and all logs go to the folder OPERATED; ONLY="killed_machine" tries these rows.
 OPERATED ?= operated
 operate: setup

@@ -189,8 +189,8 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     sys.argv[1:] = request["arguments"]
 
 
-def _load() -> None:
-    """Load it all: here, since Prefect looks at its settings when it is loaded."""
+def load_libraries() -> None:
+    """Load all that a command needs: here, since Prefect looks at its settings when it is loaded."""
     # In this order: some of them are imported by those after them to be executed on first use, in each process anew.
     # isort: off
     import training.targets.classification
@@ -209,6 +209,15 @@ def _load() -> None:
     # isort: on
 
 
+def require_forkable() -> None:
+    """Have what is loaded shared with all that is forked. Raises `RuntimeError` if this process has more threads."""
+    gc.collect()
+    gc.freeze()  # or the first collection in each process would copy all of it
+    threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    if len([name for name in threads if name != FORK_SAFE_THREAD]) != 1:
+        raise RuntimeError(f"expected one thread, for a fork copies no other, found {threads}")
+
+
 def main() -> None:
     """Be a server of commands, with what they need loaded; and in each process that was forked, the command."""
     exit_code = 1
@@ -216,12 +225,8 @@ def main() -> None:
     atexit.register(lambda: cli._leave(exit_code))
     started_with = dict(os.environ)
     os.environ.update(SETTINGS | os.environ)
-    _load()
-    gc.collect()
-    gc.freeze()  # or the first collection in each process would copy all of it
-    threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
-    if len([name for name in threads if name != FORK_SAFE_THREAD]) != 1:
-        raise RuntimeError(f"expected one thread, for a fork copies no other, found {threads}")
+    load_libraries()
+    require_forkable()
     serve(socket.socket(fileno=int(sys.argv[1])))
     Nursery(started_with).use()
     if FOLDER_VARIABLE in os.environ:

@@ -67,10 +67,18 @@ def measure() -> float:
     """Seconds of processor time of this process, of its children that have ended, and of those that live."""
     times, ended = os.times(), resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = times.user + times.system + ended.ru_utime + ended.ru_stime
-    for process in psutil.Process().children(recursive=True):
-        try:
-            living = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        seconds += living.user + living.system + living.children_user + living.children_system
-    return seconds
+    return seconds + sum(map(_seconds_of, psutil.Process().children(recursive=True)))
+
+
+def measure_family(root: psutil.Process) -> float:
+    """Seconds of processor time of a process and all below it, of those that have ended too."""
+    return sum(map(_seconds_of, [root, *root.children(recursive=True)]))
+
+
+def _seconds_of(process: psutil.Process) -> float:
+    """Of the process, and of its children that have ended; 0 if it has just ended itself."""
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system + times.children_user + times.children_system)

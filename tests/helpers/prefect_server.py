@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -45,21 +46,29 @@ UNUSED_SERVICES = ("FOREMAN", "LATE_RUNS", "PAUSE_EXPIRATIONS", "REPOSSESSOR", A
 
 @contextmanager
 def running_prefect_server(
-    folder: Path, port: int | None = None, with_automations: bool = False, database: str | None = None
+    folder: Path,
+    port: int | None = None,
+    with_automations: bool = False,
+    database: str | None = None,
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[dict[str, str]]:
     """Start a server with its home in `folder`; yields the environment in which `prefect` and `holdfast` use it.
 
     On the same port and with the same folder it is the server that was there before, started again. Its database is
-    SQLite in that folder, or the one of the connection URL `database`.
+    SQLite in that folder, or the one of the connection URL `database`. `settings` come last, in its environment.
     """
-    with starting_prefect_server(folder, port, with_automations, database) as environment:
+    with starting_prefect_server(folder, port, with_automations, database, settings) as environment:
         wait_until_healthy(environment)
         yield environment
 
 
 @contextmanager
 def starting_prefect_server(
-    folder: Path, port: int | None = None, with_automations: bool = False, database: str | None = None
+    folder: Path,
+    port: int | None = None,
+    with_automations: bool = False,
+    database: str | None = None,
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[dict[str, str]]:
     """As `running_prefect_server`, and the server may not answer yet: see `wait_until_healthy`."""
     port = port or find_free_port()
@@ -76,6 +85,7 @@ def starting_prefect_server(
         "PREFECT_CLI_COLORS": "false",
         "DO_NOT_TRACK": "1",
         **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in unused},
+        **settings,
     }
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     with running(command, environment, folder / LOG, folder):

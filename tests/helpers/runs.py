@@ -1,7 +1,7 @@
 """Small run states and checkpoints made by hand, for tests of what is durable."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +72,13 @@ def make_checkpoint(
     best_step: int = 0,
     frozen: Sequence[FrozenFile] = (),
     holdfast: CodeVersion | None = None,
+    state: Mapping[str, Any] | None = None,
 ) -> FoundCheckpoint:
     """A complete checkpoint of a model of two tensors; all values are `value`, or the step.
 
     With a `validated_step` it knows of one validation, made there, whose macro-F1 is a thousandth of that step, and of
-    a best one at `best_step`. What was before stands in the part `history`.
+    a best one at `best_step`. What was before stands in the part `history`. Entries of `state` stand in its state.json
+    in place of these.
     """
     # A store may keep the very file that it is given: each checkpoint has files of its own.
     folder = folder / f"{step}-{fence}"
@@ -85,7 +87,9 @@ def make_checkpoint(
     files = {
         "model.safetensors": save({"weight": weights, "bias": weights[0].copy()}),
         "optimizer.safetensors": save({"exp_avg.weight": weights}),
-        STATE_NAME: json.dumps({"step": step, **_validation_at(validated_step, history, best_step)}).encode(),
+        STATE_NAME: json.dumps(
+            {"step": step, **_validation_at(validated_step, history, best_step), **(state or {})}
+        ).encode(),
     }
     path = checkpoint_path(run, step, fence)
     index = CheckpointIndex(

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The tests start hundreds of processes. Each would compile our modules again where the environment has this set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test fast-tests quick slow one lint demo drill-kinds bench-exact bench-passes bench-starts bench-survivors bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-long bench-predict bench-loader bench-goodput bench-finetune gpu scaling campaign operate clean
+.PHONY: setup test fast-tests quick slow one lint demo drill-kinds bench-exact bench-passes bench-starts bench-survivors bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-long bench-fifty bench-predict bench-loader bench-goodput bench-finetune gpu scaling campaign operate clean
 
 setup: $(VENV)/.installed
 
@@ -109,6 +109,11 @@ bench-tokenising: setup
 # is a small one; what it measures stands in storage/runs/README.md.
 bench-long: setup
 	$(BIN)/python -m tests.benchmarks.bench_long $(OPTIONS)
+
+# Twenty minutes on an idle machine, and PostgreSQL; RUNS=5 SECONDS=120 is a short try. What it measures stands in
+# deployments/operation.md.
+bench-fifty: setup
+	$(BIN)/python -m tests.benchmarks.bench_fifty_runs $(if $(RUNS),--runs $(RUNS)) $(if $(SECONDS),--seconds $(SECONDS)) $(OPTIONS)
 
 # Two minutes; ROWS="100000 1000000 42000000" measures these, and takes 4 GB of disk and half an hour. What it measures
 # stands in tasks/audits/README.md.

@@ -49,7 +49,7 @@ ROWS = {"event rows": "events", "log rows": "log", "flow runs": "flow_run", "tas
 ROWS |= {"artifact rows": "artifact"}
 HOUR_SECONDS, MINUTE_SECONDS = 3600.0, 60.0
 START_SECONDS = 900.0
-NUM_ROUTES, NUM_TABLES = 14, 8
+NUM_ROUTES, NUM_TABLES = 20, 12
 MEGABYTE = 1_000_000
 EVERY_FIVE_MINUTES = "*/5 * * * *"
 console = Console(width=120)

@@ -111,7 +111,10 @@ def operated(folder: Path) -> Iterator[tuple[Site, str]]:
             "reconciler": psutil.Process(reconciler.pid), "worker": psutil.Process(worker.pid),
             "flow runs": flow_runs,
         }  # fmt: skip
-        yield Site(operator, postgres, home / LOG, processes), command
+        try:
+            yield Site(operator, postgres, home / LOG, processes), command
+        finally:
+            end_processes(str(folder))  # all at once: the worker, asked to leave, would wait for each run to save
 
 
 def _tell_teams(server: Mapping[str, str], address: str) -> None:

@@ -158,9 +158,8 @@ def render_status(status: dict[str, Any]) -> RenderableType:
     lines = [
         Text.assemble(("Run ", "bold"), status["run"], "  ", (status["state"], "bold cyan")),
         Text(f"{progress}, {lost} steps lost"),
+        *([] if status["owner"] is None else [Text(f"owner: {status['owner']}")]),
     ]
-    if status["owner"] is not None:
-        lines.append(Text(f"owner: {status['owner']}"))
     if status["baseline"] and status["baseline"]["warning"]:
         lines.insert(1, Text(status["baseline"]["warning"], "yellow"))
     if status["by_rows"]:

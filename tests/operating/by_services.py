@@ -81,7 +81,7 @@ def store_away(operated: Operated) -> list[Row]:
     beginning = Trial(operated, begins, f"{what}, where a flow run begins", "Failed or waits; the next tick goes on")
     training.strike(lambda: None)
     ending.strike(lambda: place.type("stop", ends.address))
-    time.sleep(0.3)
+    time.sleep(0.3)  # the ranks have found it, and save
     place.link.shut()
     begun = begins.submit()
     time.sleep(STORE_SECONDS)  # that time is what is tried

@@ -66,7 +66,7 @@ class Usage:
 
 def look(server_log: Path, postgres: Postgres, processes: Mapping[str, psutil.Process]) -> Moment:
     """Count now."""
-    time.sleep(STATISTICS_SECONDS)
+    time.sleep(STATISTICS_SECONDS)  # PostgreSQL counts what was done within that time
     tables, database_bytes = asyncio.run(_ask(postgres))
     return Moment(
         at=time.monotonic(),

@@ -8,6 +8,7 @@ from tests.operating.runs import STEPS, Run, wait_for
 
 COMPLETED = {"completed"}
 PREEMPTED = {"preempted"}
+PAUSED_SECONDS = 90.0
 # A tick of the schedule that falls between training and evaluation makes the evaluation.
 DONE = {"Completed", "Skipped"}
 
@@ -46,11 +47,11 @@ def suspended(operated: Operated) -> Row:
     trial = Trial(operated, run, "*Pause*, a minute and a half, *Resume*", "saved, Suspended, and stays so; goes on")
     trial.strike(lambda: operated.place.operator.suspend(trial.flow_runs[-1]))
     run.wait(lambda: run.state.lease is None, "it has saved and left")
-    time.sleep(90)  # of nothing that is not done there is a sign
+    time.sleep(PAUSED_SECONDS)  # of nothing that is not done there is a sign
     states = run.states(trial.flow_runs)
-    trial.row.require(set(states) == {"Suspended"}, f"after 90 s it is shown as {states}")
+    trial.row.require(set(states) == {"Suspended"}, f"after {PAUSED_SECONDS:.0f} s it is shown as {states}")
     trial.row.require(run.state.lease is None, "somebody trains it though it is paused")
-    trial.row.seen.append(f"after 90 s {' in '.join(states)}")
+    trial.row.seen.append(f"after {PAUSED_SECONDS:.0f} s {' in '.join(states)}")
     operated.place.operator.resume(trial.flow_runs[-1])
     trial.require_states(DONE, DONE, within=600.0)
     return trial.end([PREEMPTED, COMPLETED])

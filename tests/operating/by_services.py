@@ -13,6 +13,7 @@ SERVER_SECONDS = 150.0
 DATABASE_SECONDS = 120.0
 STORE_SECONDS = 120.0
 SHORT_SECONDS = 40.0
+BEFORE_SECONDS = 0.3
 REFUSED_SECONDS = 90.0
 SERVER_AWAY = ["[critical] server-away", "[over] server-away"]
 STORE_AWAY = ["[critical] store-away", "[over] store-away"]
@@ -81,7 +82,7 @@ def store_away(operated: Operated) -> list[Row]:
     beginning = Trial(operated, begins, f"{what}, where a flow run begins", "Failed or waits; the next tick goes on")
     training.strike(lambda: None)
     ending.strike(lambda: place.type("stop", ends.address))
-    time.sleep(0.3)  # the ranks have found it, and save
+    time.sleep(BEFORE_SECONDS)  # the request is in the store, and perhaps found, when that goes away
     place.link.shut()
     begun = begins.submit()
     time.sleep(STORE_SECONDS)  # that time is what is tried

@@ -3,8 +3,9 @@
 A store in a bucket has to put what it fetches whole somewhere, and all ranks of a machine read the same checkpoint: one
 of them downloads, the others wait for it. The folder is bounded: beside what others keep on its disk, copies take at
 most half of what is free, and the ones used longest ago leave first. A copy used within the last ten minutes stays in
-any case: another process may have its path and not have opened it yet. Invariant: a name stands for one content and for
-a whole file, also after a power cut; everything here may be deleted at any time.
+any case: another process may have its path and not have opened it yet. Looking at all copies takes time: a process that
+found room adds copies to a small part of it before it looks again. Invariant: a name stands for one content and for a
+whole file, also after a power cut; everything here may be deleted at any time.
 """
 
 import fcntl
@@ -22,6 +23,10 @@ from storage.errors import StoreError
 from storage.objects.private_folder import make_private_folder
 
 SHARE_OF_FREE_DISK = 0.5
+# Of the room that a look found: so much a process adds before it looks again. The others of its machine do the same.
+SHARE_OF_ROOM = 1 / 64
+# Others may have filled the disk meanwhile.
+SECONDS_BETWEEN_LOOKS = 60.0
 IN_USE_SECONDS = 600
 NUM_LOCKS = 64
 LOCK_PREFIX = "lock-"
@@ -36,6 +41,7 @@ class DownloadCache:
     def __init__(self, folder: Path, limit_bytes: int | None = None) -> None:
         self.folder = folder
         self._limit_bytes = limit_bytes
+        self._may_add, self._look_at = 0.0, 0.0  # bytes without another look, and until when
 
     def find(self, name: str, num_bytes: int) -> Path | None:
         """The copy with this name, or None. To be opened within ten minutes."""
@@ -61,7 +67,11 @@ class DownloadCache:
             ) from error
 
     def _add(self, name: str, num_bytes: int, download: Callable[[BinaryIO], None]) -> Path:
-        self._make_room(num_bytes)
+        if num_bytes > self._may_add or time.monotonic() >= self._look_at:
+            room = self._make_room(num_bytes)
+            self._may_add = SHARE_OF_ROOM * max(0.0, room) + num_bytes
+            self._look_at = time.monotonic() + SECONDS_BETWEEN_LOOKS
+        self._may_add -= num_bytes
         path = self.folder / name
         part = self.folder / f"{uuid.uuid4().hex}{PART_SUFFIX}"
         try:
@@ -89,16 +99,17 @@ class DownloadCache:
             fcntl.flock(file, kind)
             yield
 
-    def _make_room(self, num_bytes: int) -> None:
-        """Remove the copies used longest ago until so many bytes more are within the limit."""
+    def _make_room(self, num_bytes: int) -> float:
+        """Remove the copies used longest ago until so many bytes more are within the limit; what is left of it."""
         copies = sorted(self._copies())
         total = sum(size for _, size, _ in copies)
         limit = self._limit(total)
         for used_at, size, path in copies:
             if total + num_bytes <= limit or used_at > time.time() - IN_USE_SECONDS:
-                return
+                break
             if self._remove_unless_used(path):
                 total -= size
+        return limit - total - num_bytes
 
     def _remove_unless_used(self, path: Path) -> bool:
         """Remove a copy unless it was asked for since the copies were listed; whether it is gone."""

@@ -31,15 +31,15 @@ def may_wait_idle(store: Store, order: JobOrder, requests: Requests) -> bool:
 
 
 def wait_idle(
-    store: Store, order: JobOrder, identity: NodeIdentity, requests: Requests
+    store: Store, order: JobOrder, identity: NodeIdentity, requests: Requests, claim: int
 ) -> tuple[JobOrder, NodeIdentity] | None:
     """Wait for the next segment of this job: its order, and this node's identity in it. None: the node is to leave.
 
-    It is also to leave when it is asked to, or when it is not needed within the order's `keep_seconds`. Raises
-    `StoreError` if it cannot record that it waits.
+    The `claim` is the node's in the segment that is over. It is also to leave when it is asked to, or when it is not
+    needed within the order's `keep_seconds`. Raises `StoreError` if it cannot record that it waits.
     """
     run, fence = order.segment.run, order.segment.fence
-    end = NodeEnd(job=identity.job, node=identity.node, how="idle")
+    end = NodeEnd(job=identity.job, node=identity.node, claim=claim, how="idle")
     write_node_end(store, run, fence, end)
     print(f"Segment {fence} is over. Waiting up to {order.keep_seconds:g} s for the next one.", flush=True)
     deadline = time.monotonic() + order.keep_seconds

@@ -86,6 +86,11 @@ class Node:
         """
         return self._views.is_replaced or (self._joining is not None and not self._views.has_joined)
 
+    @property
+    def claim(self) -> int:
+        """With which it came to the segment; 0: it met the others as it began."""
+        return self._views.claim
+
     def run(self) -> bool:
         """Returns when the ranks of this node have ended.
 
@@ -323,14 +328,17 @@ def _do_part(
             raise SystemExit(f"node {identity.node}: {error}") from error
         write_failure(store, order, f"node {identity.node}: {error}", is_final=isinstance(error, ValueError))
         if order.goes_on:
-            write_node_end(store, run, fence, NodeEnd(job=identity.job, node=identity.node, how="failed"))
+            claim = node.claim if node is not None else 0
+            failed = NodeEnd(job=identity.job, node=identity.node, claim=claim, how="failed")
+            write_node_end(store, run, fence, failed)
         raise SystemExit(str(error)) from error
     if node.is_outside:
         return None
     if has_worked and may_wait_idle(store, order, requests):
-        return wait_idle(store, order, identity, requests)
+        return wait_idle(store, order, identity, requests, node.claim)
     if order.goes_on:
-        write_node_end(store, run, fence, NodeEnd(job=identity.job, node=identity.node, how="left"))
+        left = NodeEnd(job=identity.job, node=identity.node, claim=node.claim, how="left")
+        write_node_end(store, run, fence, left)
     return None
 
 

@@ -73,6 +73,7 @@ class NodeViews:
         self.is_replaced = False  # another process has its number
         self._has_come = False  # the others were told that this node came later
         self.has_joined = False  # the others have had a view with ranks of this node, which came later
+        self._is_joining_known = False  # the store was told so
         self._leaving = Leaving(self._may_go_on_with)
         self._ear = Ear(name_segment(spec), self._answer)
 
@@ -87,6 +88,11 @@ class NodeViews:
         """Whether this node was asked to leave, and the others go on without it."""
         is_alone = self._threads and self._is_member and self._way_to_leave() is Way.ALONE
         return bool(is_alone) and not self._has_members
+
+    @property
+    def claim(self) -> int:
+        """With which this node came to the segment; 0: it met the others as it began."""
+        return self._me.claim
 
     @property
     def port(self) -> int:
@@ -215,6 +221,7 @@ class NodeViews:
             self._leave_alone()
         # Not by the claim alone: ranks of this node may train with others, who are to have a view without them first.
         self.is_left_out = self.is_left_out or (self.is_replaced and not self._has_members)
+        self._note_joined()
         self._note_going()
         self._note_out()
         self._look_for_the_end()
@@ -273,7 +280,6 @@ class NodeViews:
             self._tell_others("look", ours[-1].number)
         if not self._is_member and any(self._is_ours(member) for view in new for member in view.members):
             self.has_joined = True
-            self._write_end("joined", self._me.node)  # who supervises the job may have read that it is lost
 
     def _may_go_on_with(self, num_nodes: int) -> bool:
         """Whether so many nodes are enough, once ranks have begun to train."""
@@ -285,19 +291,20 @@ class NodeViews:
         if find_outcome(self._store, self._spec.run, self._spec.fence) is not None:
             return
         members = sorted(gone, key=lambda member: member.slot)
-        names = [self._roster.place_of(member).node for member in members]
+        places = [self._roster.place_of(member) for member in members]
         lost = [
-            LostMember(member=member, pid=0, signal=0, is_silent=True, node=node)
-            for member, node in zip(members, names, strict=True)
+            LostMember(member=member, pid=0, signal=0, is_silent=True, node=place.node)
+            for member, place in zip(members, places, strict=True)
         ]
         self._settle(Wanted(lost=lost, since=_now()))
-        for node in sorted(set(names)):  # for who supervises the job
-            self._write_end("lost", node)
+        for place in {(place.node, place.claim): place for place in places}.values():  # for who supervises the job
+            self._write_end("lost", place)
             no_ranks = NodeStatuses(ranks=[])
-            write_node_statuses(self._store, self._spec.run, self._spec.fence, node, no_ranks)
+            write_node_statuses(self._store, self._spec.run, self._spec.fence, place.node, no_ranks)
 
-    def _write_end(self, how: Literal["lost", "joined"], node: str) -> None:
-        write_node_end(self._store, self._spec.run, self._spec.fence, NodeEnd(job=self._job, node=node, how=how))
+    def _write_end(self, how: Literal["lost", "joined"], place: NodePlace) -> None:
+        end = NodeEnd(job=self._job, node=place.node, claim=place.claim, how=how)
+        write_node_end(self._store, self._spec.run, self._spec.fence, end)
 
     def _way_to_leave(self) -> Way:
         return self._leaving.decide(self._me.index, self._nodes_of(self._decisions.newest))
@@ -340,6 +347,12 @@ class NodeViews:
         for ear in ears:
             tellers.submit(partial(_tell, ear, question))
         tellers.shutdown(wait=asks == "left")
+
+    def _note_joined(self) -> None:
+        """For who supervises the job, and may have read that an earlier process of this node is lost."""
+        if self.has_joined and not self._is_joining_known:
+            self._write_end("joined", self._me)
+            self._is_joining_known = True
 
     def _note_going(self) -> None:
         """That training goes on in a view the store learns from the node of its first member."""

@@ -75,10 +75,14 @@ class NodeStatuses(BaseModel):
 
 
 class NodeEnd(BaseModel):
-    """How a node's part in a segment ended, where its job may go on with the next one."""
+    """How a node's part in a segment ended, where its job may go on with the next one.
+
+    Each process of a node has its own: what others say of one that was lost says nothing of the next one.
+    """
 
     job: str = Field(description="Its name.")
     node: str
+    claim: int = Field(0, description="With which the node came to the segment; 0: it met the others as it began.")
     how: Literal["idle", "left", "failed", "lost", "joined"] = Field(
         description="idle: its ranks are gone, and it waits for the run's next segment. left: as the segment's end "
         "asked. failed: it had an error of its own. lost: nothing is heard of it; others wrote that. joined: it came "
@@ -148,13 +152,17 @@ def read_rank_ends(store: Store, run: str, fence: int) -> dict[str, RankEnds]:
 
 
 def write_node_end(store: Store, run: str, fence: int, end: NodeEnd) -> None:
-    store.write(_key(run, fence, f"{END_FOLDER}/{end.node}.json"), end.model_dump_json().encode())
+    """In place of what was written by the same claim; that it joined is put only where nothing was."""
+    put = store.write_if_absent if end.how == "joined" else store.write
+    with suppress(ObjectExistsError):  # it was lost again before it could say that it had joined
+        put(_key(run, fence, f"{END_FOLDER}/{end.node}~{end.claim}.json"), end.model_dump_json().encode())
 
 
 def read_node_ends(store: Store, run: str, fence: int) -> list[NodeEnd]:
-    """The ends of the nodes that have written one, by name."""
-    keys = sorted(store.list_keys(_key(run, fence, f"{END_FOLDER}/")))
-    return [NodeEnd.model_validate_json(store.read(key)) for key in keys]
+    """Of each node that has any the end by its newest claim, sorted by the nodes' names."""
+    keys = store.list_keys(_key(run, fence, f"{END_FOLDER}/"))
+    ends = sorted((NodeEnd.model_validate_json(store.read(key)) for key in keys), key=lambda end: end.claim)
+    return sorted({end.node: end for end in ends}.values(), key=lambda end: end.node)
 
 
 def _read_all(store: Store, run: str, fence: int, folder: str, kind: type[Kept]) -> dict[str, Kept]:

@@ -97,8 +97,10 @@ class SegmentNodes:
 
     def _write_lost(self, names: list[str]) -> None:
         for name in names:
-            if name not in self._ends or self._ends[name].how == "joined":
-                self._ends[name] = NodeEnd(job=self._name, node=name, how="lost")
+            joined = self._ends.get(name)
+            if joined is None or joined.how == "joined":
+                claim = 0 if joined is None else joined.claim
+                self._ends[name] = NodeEnd(job=self._name, node=name, claim=claim, how="lost")
                 write_node_end(self._store, self._run, self._fence, self._ends[name])
 
     def _has_waited(self, since: float | None, seconds: float) -> bool:

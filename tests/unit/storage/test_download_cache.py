@@ -2,13 +2,20 @@
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
 from storage.errors import StoreError
-from storage.objects.download_cache import IN_USE_SECONDS, LOCK_PREFIX, DownloadCache, default_cache_folder
+from storage.objects.download_cache import (
+    IN_USE_SECONDS,
+    LOCK_PREFIX,
+    SECONDS_BETWEEN_LOOKS,
+    DownloadCache,
+    default_cache_folder,
+)
 
 
 class Download:
@@ -91,9 +98,34 @@ def test_a_copy_that_is_asked_for_while_room_is_made_stays(tmp_path: Path, monke
         return os.statvfs_result((1, 1, 100, 0, 0, 0, 0, 0, 0, 255))  # nothing is free
 
     monkeypatch.setattr(os, "statvfs", ask_for_it)
-    cache.get("new", 10, Download(b"x" * 10))
+    DownloadCache(tmp_path).get("new", 10, Download(b"x" * 10))
     assert found == [tmp_path / "oldest"]
     assert names_in(tmp_path) == {"oldest", "new"}
+
+
+def test_copies_are_looked_at_again_after_a_part_of_the_room_or_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, now = [], 0.0
+    iterdir = Path.iterdir
+
+    def counted(folder: Path) -> Iterator[Path]:
+        looks.append(folder)
+        return iterdir(folder)
+
+    cache = DownloadCache(tmp_path, limit_bytes=100_000)
+    cache.get("first", 1, Download(b"x"))
+    monkeypatch.setattr(Path, "iterdir", counted)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    cache = DownloadCache(tmp_path, limit_bytes=100_000)
+    for number in range(1000):
+        cache.get(f"copy-{number}", 10, Download(b"x" * 10))
+    assert len(looks) == 7  # each one allows 1/64 of what is left, about 150 copies
+    now = SECONDS_BETWEEN_LOOKS
+    cache.get("later", 10, Download(b"x" * 10))
+    assert len(looks) == 8
+    cache.get("large", 50_000, Download(b"x" * 50_000))
+    assert len(looks) == 9
 
 
 def test_what_a_killed_download_left_counts_and_leaves_like_a_copy(tmp_path: Path) -> None:

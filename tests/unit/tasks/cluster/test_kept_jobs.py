@@ -49,7 +49,8 @@ class Job:
 
     def end(self, **how: str) -> None:
         for node, word in how.items():
-            write_node_end(self.store, RUN, 2, NodeEnd.model_validate({"job": JOB, "node": node, "how": word}))
+            end = {"job": JOB, "node": node, "claim": int(word == "joined"), "how": word}  # those that met do not join
+            write_node_end(self.store, RUN, 2, NodeEnd.model_validate(end))
 
     def look(self) -> SegmentNodes:
         self.nodes.look(self.held)
@@ -207,7 +208,7 @@ class Idle:
 
     def _rest(self) -> None:
         identity = NodeIdentity(node="n1", incarnation="7.0", num_nodes=3, job=JOB)
-        self.found.append(wait_idle(self.store, self.order, identity, self.requests))
+        self.found.append(wait_idle(self.store, self.order, identity, self.requests, claim=0))
 
 
 @pytest.fixture

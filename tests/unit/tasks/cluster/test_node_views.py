@@ -11,7 +11,7 @@ from storage.errors import StoreUnavailableError
 from storage.objects.local_store import LocalStore
 from storage.runs.segments import OutcomeRecord, write_outcome
 from tasks.cluster.node_views import NodeViews, name_segment
-from tasks.cluster.orders import read_node_ends
+from tasks.cluster.orders import NodeEnd, read_node_ends, write_node_end
 from tasks.cluster.roll_call import RollCall
 from tasks.cluster.roster import NodePlace, Roster
 from tasks.configuration.cluster import ClusterConfig
@@ -42,10 +42,11 @@ def lost(*slots: int) -> Wanted:
 
 
 class CountingStore(LocalStore):
-    """Counts what is asked of it; takes and gives nothing while it `is_away`."""
+    """Counts what is asked of it; takes and gives nothing while it `is_away`, and once not what is `refused_once`."""
 
     num_requests = 0
     is_away = False
+    refused_once: str | None = None
 
     def read(self, key: str) -> bytes:
         self._count()
@@ -53,6 +54,9 @@ class CountingStore(LocalStore):
 
     def write_if_absent(self, key: str, data: bytes) -> None:
         self._count()
+        if self.refused_once is not None and self.refused_once in key:
+            self.refused_once = None
+            raise StoreUnavailableError("no answer")
         super().write_if_absent(key, data)
 
     def _count(self) -> None:
@@ -168,7 +172,7 @@ def test_a_node_whose_port_is_closed_is_left_out_at_once_and_the_supervisor_is_t
     assert [one.slot for one in view.members] == [0, 1, 2, 3]
     assert all(one.is_silent for one in view.lost) and [one.member.slot for one in view.lost] == [4, 5]
     assert time.monotonic() - began < 60  # and not for as long as a silent one has
-    assert wait_until(lambda: [(end.node, end.how) for end in read_node_ends(store, RUN, FENCE)] == [("n3", "lost")])
+    assert wait_until(lambda: ends_of(store) == [("n3", 0, "lost")])
     assert not any(node.views.is_left_out or node.views.is_left_alone for node in nodes[:2])
 
 
@@ -282,6 +286,17 @@ def joining(store: LocalStore, folder: Path, name: str, cluster: ClusterConfig) 
     return node, place
 
 
+def ends_of(store: LocalStore) -> list[tuple[str, int, str]]:
+    return [(end.node, end.claim, end.how) for end in read_node_ends(store, RUN, FENCE)]
+
+
+def test_of_a_node_that_is_lost_before_it_says_that_it_joined_that_counts(store: CountingStore) -> None:
+    for claim, how in ((0, "lost"), (1, "lost"), (1, "joined")):
+        end = NodeEnd.model_validate({"job": "job", "node": "n3", "claim": claim, "how": how})
+        write_node_end(store, RUN, FENCE, end)
+    assert ends_of(store) == [("n3", 1, "lost")]
+
+
 @pytest.mark.parametrize("is_missed", [True, False], ids=["after it was missed", "before it is missed"])
 def test_a_node_that_is_started_again_is_taken_in_and_its_earlier_process_leaves(
     nodes: list[OneNode], store: CountingStore, tmp_path: Path, is_missed: bool
@@ -303,13 +318,17 @@ def test_a_node_that_is_started_again_is_taken_in_and_its_earlier_process_leaves
         assert nodes[2].views.is_replaced != is_missed
         assert not again.views.is_left_out and not again.views.has_joined
         new = [member(slot, place.first_life) for slot in (4, 5)]
+        store.refused_once = "/ends/n3"  # that it joined is said again
         again.want(Wanted(joining=new))
         for node in (nodes[0], nodes[1], again):
             view = node.waits_for(2)
             assert view.members == [*first.members, *new] and view.node == "n3"
         assert wait_until(lambda: again.views.has_joined)
-        ends = read_node_ends(store, RUN, FENCE)
-        assert [(end.node, end.how) for end in ends] == [("n3", "joined")]
+        assert wait_until(lambda: ends_of(store) == [("n3", place.claim, "joined")])
+        # The node that found it lost may be slow to say so, and says it of the earlier process.
+        write_node_end(store, RUN, FENCE, NodeEnd(job="job", node="n3", how="lost"))
+        assert ends_of(store) == [("n3", place.claim, "joined")]
+        assert store.refused_once is None
         # From here on it is asked, and missed, at its new address.
         again.views.close()
         nodes[0].look(3)

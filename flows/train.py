@@ -35,7 +35,7 @@ from tasks.prefect_bridge.final_errors import never_retry
 from tasks.prefect_bridge.flow_runs import SKIPPED
 from tasks.prefect_bridge.private.engines import abandoned
 from tasks.prefect_bridge.returned import call_through_prefect, current_call
-from tasks.prefect_bridge.run_end import report_complete, reporting_errors
+from tasks.prefect_bridge.run_end import reporting_errors
 from tasks.prefect_bridge.server import send_all
 from tasks.prepare import prepare_data
 from tasks.recover import recover
@@ -91,9 +91,8 @@ def _train(config: RunConfig, max_segments: int | None) -> RunState:
         config = as_begun(config, state)  # with what followed from the number of rows
         state = _train_segments(config, dataset, state, max_segments)
         if state.is_trained:
-            metrics = evaluate_run(config)
-            if audit_ledger(config):
-                report_complete(config, state, metrics)
+            evaluate_run(config)
+            audit_ledger(config)
             if config.report.baseline:
                 compare_with_baseline(config, dataset)
     except RunBusyError:

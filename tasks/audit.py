@@ -29,24 +29,24 @@ UNREADABLE = ("part_missing", "checkpoint")
 
 
 @step("audit")
-def audit_ledger(config: RunConfig) -> tuple[bool, str]:
-    """Audit the run up to its promoted checkpoint; whether that was not done before.
+def audit_ledger(config: RunConfig) -> tuple[None, str]:
+    """Audit the run up to its promoted checkpoint.
 
     Raises `LedgerViolationError`, after an alert was sent: where a part is not what was written, at two looks, or
     cannot be read for as long as a checkpoint is waited for.
     """
     run_paths = open_run_paths(config)
     try:
-        return Retry(config.retry).call("Auditing the ledger", lambda: _audit(config, run_paths, is_last=False))
+        result = Retry(config.retry).call("Auditing the ledger", lambda: _audit(config, run_paths, is_last=False))
     except ObjectUnreadableError:
-        return Retry(config.retry).call("Auditing the ledger", lambda: _audit(config, run_paths, is_last=True))
+        result = Retry(config.retry).call("Auditing the ledger", lambda: _audit(config, run_paths, is_last=True))
+    return None, words.sum_up(result)
 
 
-def _audit(config: RunConfig, run_paths: RunPaths, is_last: bool) -> tuple[bool, str]:
+def _audit(config: RunConfig, run_paths: RunPaths, is_last: bool) -> dict[str, Any]:
     promoted = run_paths.manifest.load_head().state.promoted
     assert promoted is not None
     result = _find_proof(run_paths, promoted)
-    is_new = result is None
     if result is None:
         announce("Auditing the ledger: which samples trained the model.")
         result = _look(config, run_paths, is_last)
@@ -54,7 +54,7 @@ def _audit(config: RunConfig, run_paths: RunPaths, is_last: bool) -> tuple[bool,
         if not result["ok"]:
             _fail(run_paths, result)
         write_result(run_paths.store, audit_key(promoted.path), {"digest": promoted.digest, "result": result})
-    return is_new, words.sum_up(result)
+    return result
 
 
 def _look(config: RunConfig, run_paths: RunPaths, is_last: bool) -> dict[str, Any]:

@@ -1,29 +1,19 @@
-"""Alert that a run ended: it is complete, or an error ended it that a person has to look at.
+"""Alert that an error ended a run that a person has to look at. That one is complete the reconciler tells.
 
 Invariant: an error that Prefect answers by another attempt raises none, nor does a run that another process trains or
 that a user stopped. The words are on the terminal and in the flow run's final state anyway, so none goes to the log.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from prefect.context import FlowRunContext
 
 from storage.errors import HoldfastError, RunBusyError, RunStoppedError, SegmentFailedError
 from storage.objects.addresses import run_address
-from storage.runs.metric_values import MetricValue
-from storage.runs.run_state import RunState
 from tasks.configuration.run import RunConfig
 from tasks.prefect_bridge.alerts import RUN_ENDED, send
 from tasks.run_paths import open_run_paths
-from tasks.text import how_far, score
-
-
-def report_complete(config: RunConfig, state: RunState, metrics: Mapping[str, MetricValue]) -> None:
-    """The run was trained to its end, tested, and its ledger proven; `state` is that of its end."""
-    tested = ", ".join(f"{name} {score(value)}" for name, value in metrics.items())
-    message = f"Run {config.run!r} is complete: {how_far(state.end_step, state)}. On the test split: {tested}."
-    send(RUN_ENDED, _address(config), message, run=config.run, outcome="completed")
 
 
 @contextmanager

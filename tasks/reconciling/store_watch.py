@@ -13,10 +13,11 @@ from storage.objects.addresses import run_address
 from storage.objects.store import Store
 from storage.segment_notes import find_flow_runs, find_stop
 from tasks.console.announce import announce
-from tasks.reconciling.complete_runs import CompleteRuns
+from tasks.reconciling.completions import Completions
 from tasks.reconciling.consequences import Consequences, ServerAwayError
 from tasks.reconciling.lone_flow_runs import LoneFlowRuns
 from tasks.reconciling.looks import ERRORS_OF_A_RUN, SeenRun, StoreLook, StoreReader, is_refusal
+from tasks.reconciling.noted_runs import NotedRuns
 from tasks.reconciling.open_pages import OpenPages
 from tasks.reconciling.outbox import Outbox
 from tasks.reconciling.pages import Kind, Page, page_of_place
@@ -34,7 +35,8 @@ from tasks.reconciling.verdicts import (
 
 # A store that misses one look may have been busy.
 AWAY_SECONDS = 30.0
-TEND_SECONDS = 60.0
+# What is not urgent is looked at so often.
+SECONDS_BETWEEN = 60.0
 SERVER_AWAY = (
     "Prefect's server does not answer; its flow runs are set to crashed, and the next one is begun, when it does."
 )
@@ -56,7 +58,7 @@ class StoreWatch:
         self._clock, self._consequences, self._more_pages = clock, consequences, more_pages
         self._leadership = Leadership(store, who, clock)
         self._reader = StoreReader(store)
-        self._complete = CompleteRuns(store)
+        self._at_rest, self._completions = NotedRuns(store, "paused"), Completions(store, outbox)
         self._lone = LoneFlowRuns(store.address, consequences, clock)
         self._pages = OpenPages(store, outbox, clock)
         self._said = Said(store.address)
@@ -66,6 +68,7 @@ class StoreWatch:
         self._missing_since: float | None = None
         self._missing_as: Kind = "store-away"
         self._tended_at: float | None = None
+        self._told_at: float | None = None
 
     def look(self) -> None:
         """One look, and all that follows from it. Raises nothing."""
@@ -111,7 +114,12 @@ class StoreWatch:
         if not self._pages.would_change(wanted, stays) or self._leadership.still_leads():
             self._pages.update(wanted, stays)
         self._pages.note()
-        self._tend(look, ended)
+        self._completions.note()
+        if _is_due(self._told_at, ended):
+            self._completions.tell(look.runs.values(), self._leadership.still_leads)
+            self._told_at = ended
+        if _is_due(self._tended_at, ended):
+            self._tend(look, ended)
 
     def _follow(self, seen: SeenRun, wanted: dict[str, Page]) -> bool:
         """What follows for one run, and the pages that hold for it; whether that could be found out."""
@@ -170,10 +178,8 @@ class StoreWatch:
         return dict(page_of_unreadable(run_address(self.store, run), run, look.unreadable[run]) for run in long)
 
     def _tend(self, look: StoreLook, now: float) -> None:
-        """Each minute: flow runs that died without a lease, schedules of complete runs, and late flow runs."""
-        if self._tended_at is not None and now - self._tended_at < TEND_SECONDS:
-            return
-        complete = {seen.address: seen for seen in self._complete.find_new(look.runs.values())}
+        """What Prefect needs: flow runs that died without a lease, schedules of complete runs, and late flow runs."""
+        complete = {seen.address: seen for seen in self._at_rest.find_new(look.runs.values())}
         if not self._leadership.still_leads():
             return
         try:
@@ -183,7 +189,7 @@ class StoreWatch:
             return
         self._tended_at = now
         for address in done.at_rest:
-            self._complete.note(complete[address])
+            self._at_rest.note(complete[address])
             announce(f"{address} is complete: its schedule is paused.")
         if done.num_ended:
             announce(f"{self.store.address}: {done.num_ended} late flow runs were ended; of each run the newest stays.")
@@ -218,8 +224,13 @@ class StoreWatch:
         self._unreadable.clear()
         self._lone.forget()
         self._settled.clear()
-        self._complete.forget()
+        self._at_rest.forget()
+        self._completions.forget()
         self._pages.forget()
+
+
+def _is_due(last: float | None, now: float) -> bool:
+    return last is None or now - last >= SECONDS_BETWEEN
 
 
 def _run_of(key: str) -> str | None:

@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+from tests.operating.place import COMPLETE
 from tests.operating.rows import Operated, Row, Trial
 from tests.operating.runs import STEPS, Run, wait_for
 
@@ -79,6 +80,7 @@ def changed_by_form(operated: Operated) -> Row:
     trial = Trial(operated, run, "the form *resume*: fewer steps, dry run, more steps", "refused; nothing; does it")
     trial.strike(lambda: None)
     run.wait(run.is_complete, "it is complete")
+    wait_for(lambda: f"{COMPLETE}: {run.name}" in operated.place.told, "people are told that it is complete")
     generation = run.state
     forms: tuple[tuple[dict[str, Any], str], ...] = (
         ({"steps": STEPS // 2}, "Failed"),

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from tasks.prefect_bridge.alerts import RUN_ENDED
 from tests.operating.by_people import COMPLETED, DONE, PREEMPTED
-from tests.operating.place import ENDED_BY_ERROR
 from tests.operating.rows import Operated, Row, Trial, require_told
 from tests.operating.runs import SAVE_EVERY, Run, wait_for_all
 
@@ -96,7 +96,7 @@ def store_away(operated: Operated) -> list[Row]:
     rows = [
         training.end([COMPLETED], may=["holdfast.save-failed"]),
         ending.end([PREEMPTED, COMPLETED], may=["holdfast.save-failed"]),
-        beginning.end([COMPLETED], may=[ENDED_BY_ERROR]),
+        beginning.end([COMPLETED], may=[RUN_ENDED]),
     ]
     require_told(operated, rows[0], since, STORE_AWAY)
     return rows
@@ -130,7 +130,7 @@ def key_refused(operated: Operated) -> Row:
     place.ceph.accept()
     run.wait(run.is_complete, "it is complete")
     tried_again = [{"failed", "preempted"}] * (len(run.state.segments) - 1)
-    may = ["holdfast.save-failed", ENDED_BY_ERROR, "holdfast.segment-lost"]
+    may = ["holdfast.save-failed", RUN_ENDED, "holdfast.segment-lost"]
     row = trial.end([*tried_again, COMPLETED], may=may, most_lost=2 * SAVE_EVERY)
     require_told(operated, row, since, STORE_REFUSES)
     return row

@@ -20,7 +20,6 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from storage.objects.addresses import open_store
 from storage.objects.store import Store
 from tasks.corpora.generate import generate_corpus
-from tasks.prefect_bridge.alerts import RUN_ENDED
 from tests.helpers.ceph_server import running_ceph_server
 from tests.helpers.commands import COMMAND, ROOT
 from tests.helpers.fault_plans import FaultPlan, StepFault
@@ -40,7 +39,7 @@ from tests.operating.machines import Machine, running_machines, wait_for_worker
 
 MACHINES = ("alpha", "beta")
 POOL = "holdfast"
-COMPLETE, ENDED_BY_ERROR = "complete", "ended by an error"
+COMPLETE = "[info] run-complete"
 ADDRESS = f"s3://{BUCKET}/operated"
 QUERY_SECONDS = 15  # how often a worker asks for flow runs; deployments/server.md says what it means for outages
 
@@ -122,7 +121,8 @@ class Place:
 
     @property
     def told(self) -> list[str]:
-        return [_name(*text.partition("\n")[::2]) for text in self.texts]
+        """The subjects."""
+        return [text.partition("\n")[0] for text in self.texts]
 
     def type(self, *arguments: object) -> "subprocess.CompletedProcess[str]":
         """`holdfast` with these arguments; one at a time, since it is this process that prints."""
@@ -171,13 +171,6 @@ def made_place(folder: Path) -> Iterator[Place]:
         command = [*COMMAND, "reconcile", ADDRESS]
         stack.enter_context(running(command, environment, folder / "reconciler.log", folder))
         yield place
-
-
-def _name(subject: str, body: str) -> str:
-    """A message's subject; of the end of a run, whether that was a good one."""
-    if not subject.startswith(RUN_ENDED):
-        return subject
-    return subject.replace(RUN_ENDED, COMPLETE if "is complete:" in body else ENDED_BY_ERROR)
 
 
 def _deploy_form(folder: Path, environment: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Whoever is on call hears that a run is complete, or which error ended it; and nothing of what is no end."""
+"""Whoever is on call hears which error ended a run; and nothing of what is no end."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,10 +19,9 @@ from storage.errors import (
     RunStoppedError,
     SegmentFailedError,
 )
-from storage.runs.run_state import RunState
 from tasks.configuration.run import DataConfig, RunConfig
 from tasks.prefect_bridge.alerts import RUN_ENDED
-from tasks.prefect_bridge.run_end import report_complete, reporting_errors
+from tasks.prefect_bridge.run_end import reporting_errors
 
 Told = Callable[[], list[Event]]
 CONFIG = RunConfig(run="run", store="/mnt/store", data=DataConfig(text="t", label="l", kind="binary"))
@@ -80,17 +79,3 @@ def test_an_address_that_is_the_mistake_is_no_second_error(told: Told) -> None:
         raise ConfigurationError("store = 'gs://bucket': expected s3://bucket/prefix")
     (event,) = told()
     assert event.resource.id == "holdfast.run"
-
-
-def test_a_complete_run_is_told_with_its_metrics_and_adds_nothing_to_the_log(
-    told: Told, caplog: pytest.LogCaptureFixture
-) -> None:
-    state = RunState(run="run", created_at=0, config={}, dataset_digest="d", dataset_sha256="s" * 64, steps_total=1000)
-    report_complete(CONFIG, state, {"auc": 0.91234, "loss": "nan"})
-    (event,) = told()
-    assert event.payload["outcome"] == "completed"
-    assert (
-        event.payload["message"]
-        == "Run 'run' is complete: step 1,000 of 1,000. On the test split: auc 0.9123, loss nan."
-    )
-    assert [record for record in caplog.records if record.name == "holdfast"] == []

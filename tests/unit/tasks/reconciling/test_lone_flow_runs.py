@@ -11,7 +11,7 @@ import pytest
 from storage.errors import StoreUnavailableError
 from storage.objects.local_store import LocalStore
 from tasks.reconciling.lone_flow_runs import LoneFlowRuns
-from tasks.reconciling.store_watch import TEND_SECONDS
+from tasks.reconciling.store_watch import SECONDS_BETWEEN
 from tests.helpers.reconciled import (
     LOOKS_A_MINUTE,
     LOOKS_UNTIL_DEAD,
@@ -137,7 +137,7 @@ def test_before_one_is_called_dead_the_store_is_asked_who_acts(prefect: NotedPre
     lone = LoneFlowRuns("store", prefect, clock)
     for _ in range(7):
         lone.look([], lambda: False)
-        clock.now += TEND_SECONDS
+        clock.now += SECONDS_BETWEEN
     assert prefect.called_dead == []
     lone.look([], lambda: True)
     assert len(prefect.called_dead) == 1

@@ -290,6 +290,7 @@ def test_a_dry_run_of_resume_says_what_it_would_do_and_does_nothing(worked: Oper
     assert worked.state() == state
 
 
+@pytest.mark.slow
 def test_resume_goes_on_to_the_end(worked: Operator, resumed: tuple[RunState, dict[str, Any]]) -> None:
     state, flow_run = resumed
     assert flow_run["state"]["type"] == "COMPLETED", worked.worker_log.read_text()

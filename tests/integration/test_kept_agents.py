@@ -151,6 +151,7 @@ def test_an_agent_that_is_killed_before_it_takes_its_order_is_replaced(place: Pl
     assert kept.pid not in (None, first)
 
 
+@pytest.mark.slow
 def test_ranks_with_another_environment_are_another_agents(
     place: Place, kept: KeptAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:

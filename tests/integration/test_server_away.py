@@ -19,7 +19,7 @@ from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.prefect_server import ANSWER_SECONDS, find_free_port, running_prefect_server
 from tests.helpers.tiny_runs import write_tiny_configuration
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 STEPS = 120
 EVERY_STEPS = 40

@@ -135,6 +135,7 @@ def test_the_others_train_on_when_a_rank_of_a_node_dies(
     assert reports[-1].step == 9 and [r.checkpoint.step for r in reports if r.checkpoint] == [4, 8, 9]
 
 
+@pytest.mark.slow
 def test_a_rank_is_replaced_then_a_node_is_lost_and_the_other_one_trains_on(runs: Runs, tmp_path: Path) -> None:
     made = spec_of_nodes(runs.next_spec(4, **MANY_STEPS), tmp_path / "scratch", 2)
     with running_nodes(made, runs.store, ("n1", "n2"), tmp_path / "output", **WITHOUT_A_NODE) as nodes:
@@ -188,6 +189,7 @@ def test_a_host_that_is_cut_off_and_reaches_the_store_leaves_while_the_others_tr
     require_as_of_one_rank(made, outcome.last_step, runs, **MANY_STEPS)
 
 
+@pytest.mark.slow
 def test_a_node_that_is_asked_to_stop_leaves_alone_while_enough_others_stay(runs: Runs, tmp_path: Path) -> None:
     made = spec_of_nodes(runs.next_spec(3, **MANY_STEPS), tmp_path / "scratch", 3)
     names = ("n1", "n2", "n3")

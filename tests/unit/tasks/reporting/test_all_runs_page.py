@@ -64,7 +64,7 @@ def test_a_run_in_training_has_its_steps_time_promotion_goodput_metric_and_holde
     row = text[text.index("trains running") :]
     assert row.startswith("trains running 2,520 of 20,000 31 min 4 s 6 min ")
     assert re.search(r"ago \d\.\d s ago \d\d\.\d % macro-F1 0\.8123, validation", row)
-    assert re.search(r"/runs/trains held by process \d+ on gpu-host-04", row)
+    assert re.search(r"/runs/trains, held by process \d+ on gpu-host-04", row)
     assert 'style="width:12.6%"' in page
 
 
@@ -75,8 +75,8 @@ def test_whose_a_run_is_stands_with_it_and_where_it_needs_a_person(tmp_path: Pat
     page = render(*read_stores(store))
     text = Read(page).text
     assert re.search(rf"In need of a person failed \S+/runs/failed Owner: R&D {re.escape(HOSTILE)} Its last", text)
-    assert re.search(rf"/runs/failed owner: R&D {re.escape(HOSTILE)}", text) and HOSTILE not in page
-    assert re.search(r"/runs/trains owner: search team, held by process \d+ on gpu-host-04", text)
+    assert re.search(rf"/runs/failed, owner: R&D {re.escape(HOSTILE)}", text) and HOSTILE not in page
+    assert re.search(r"/runs/trains, owner: search team, held by process \d+ on gpu-host-04", text)
 
 
 def test_without_an_owner_the_page_has_no_word_of_one(tmp_path: Path) -> None:

@@ -191,7 +191,9 @@ def steps_lost(run: Run) -> int:
 
 
 def find_ranks(run: str) -> list[psutil.Process]:
-    return [one for one in _named("hf-rank") if f"/runs/{run}/" in " ".join(one.cmdline())]
+    """Those that have not ended: of one that has the system knows no command line."""
+    found = psutil.process_iter(["name", "cmdline"])
+    return [one for one in found if _is_rank(one) and f"/runs/{run}/" in " ".join(one.info["cmdline"] or [])]
 
 
 def find_agent(run: str) -> psutil.Process:
@@ -201,8 +203,8 @@ def find_agent(run: str) -> psutil.Process:
     return parent
 
 
-def _named(beginning: str) -> list[psutil.Process]:
-    return [one for one in psutil.process_iter(["name"]) if (one.info["name"] or "").startswith(beginning)]
+def _is_rank(process: psutil.Process) -> bool:
+    return (process.info["name"] or "").startswith("hf-rank")
 
 
 def render(rows: Sequence[Row]) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from tasks.reconciling.consequences import DEAD
 from tests.helpers.commands import call_here
+from tests.helpers.fault_plans import FaultPlan, StepFault
 from tests.helpers.operators import (
     ENDED,
     NEVER,
@@ -33,6 +34,7 @@ pytestmark = [
 SILENT_SECONDS = 120
 # Ten runs suspended so one after the other are more than two looks.
 APART_SECONDS = 3.0
+SAVE_EVERY = 50
 RUNS = tuple(f"suspended-{number}" for number in range(10))
 
 
@@ -40,15 +42,17 @@ RUNS = tuple(f"suspended-{number}" for number in range(10))
 def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     """With a worker and a reconciler.
 
-    On PostgreSQL: with SQLite the server does not answer in time where ten flow runs begin at once.
+    On PostgreSQL: with SQLite the server does not answer in time where ten flow runs begin at once. Not real: each step
+    takes a tenth of a second longer, so that ten ranks leave two processors to the server.
     """
     folder, home = tmp_path_factory.mktemp("operator"), tmp_path_factory.mktemp("prefect")
+    slow = FaultPlan().having(StepFault("slow")).environment(folder / "slow", [])
     with (
         made_postgres() as postgres,
         postgres.serving(),
         running_prefect_server(home, database=postgres.url) as server,
         operating_reconciled(folder, server) as operator,
-        working(operator, PREFECT, server, folder, most_flow_runs=None),
+        working(operator, PREFECT, {**server, **slow}, folder, most_flow_runs=None),
     ):
         yield operator
 
@@ -113,7 +117,8 @@ def test_whenever_between_two_looks_a_person_suspends_ten_flow_runs_each_stays_s
 
 def deploy(operator: Operator, run: str) -> str:
     """Have the server go on with a run, by no schedule; the name of its deployment."""
-    made = operator.type("deploy", "tiny.toml", "--set", f"run={run}", "--schedule", NEVER)
+    settings = ["--set", f"run={run}", "--set", f"checkpoint.every_steps={SAVE_EVERY}"]
+    made = operator.type("deploy", "tiny.toml", *settings, "--schedule", NEVER)
     assert made.returncode == 0, made.stderr
     return f"scheduled/{run}"
 

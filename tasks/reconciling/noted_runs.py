@@ -1,4 +1,4 @@
-"""Runs for which something was done once that they are complete, noted in the store.
+"""Complete runs for which something was done, noted in the store, so that it is done once.
 
 Invariant: put after it was done. So what a person changes afterwards is not overruled; only who dies between the two
 does it a second time. A run of which more was asked for, and that is complete again, is another.

@@ -1,40 +1,22 @@
 """That a run is complete people are told once, by what its store says."""
 
 from collections.abc import Callable
-from pathlib import Path
-
-import pytest
 
 from storage.checkpoints.results import audit_key, write_result
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
-from tests.helpers.reconciled import LOOKS_A_MINUTE, Clock, NotedPrefect, Person, Watcher, hold, put_run
+from tests.helpers.reconciled import LOOKS_A_MINUTE, Person, Watcher, hold, put_run
 
 TOLD = "[info] run-complete: run"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> LocalStore:
-    return LocalStore(tmp_path / "store")
-
-
-@pytest.fixture
-def person() -> Person:
-    return Person()
-
-
-@pytest.fixture
-def make(store: LocalStore, person: Person) -> Callable[[], Watcher]:
-    """A reconciler's process: another one has the same store and people, and nothing in memory."""
-    clock = Clock()
-    return lambda: Watcher(store, person, NotedPrefect(), clock)
-
-
-def prove(store: LocalStore, manifest: Manifest) -> None:
-    """As the audit does when it has found nothing."""
+def prove(store: LocalStore, manifest: Manifest, digest: str | None = None) -> str:
+    """As the audit does when it has found nothing, of the promoted checkpoint or one of another digest; its key."""
     promoted = manifest.load_head().state.promoted
     assert promoted is not None
-    write_result(store, audit_key(promoted.path), {"digest": promoted.digest, "result": {"ok": True}})
+    key = audit_key(promoted.path)
+    write_result(store, key, {"digest": digest or promoted.digest, "result": {"ok": True}})
+    return key
 
 
 def test_it_is_told_once_its_ledger_is_proven_and_once_also_by_the_next_process(
@@ -85,10 +67,7 @@ def test_of_one_in_training_or_with_a_proof_of_another_checkpoint_it_is_not_told
     watcher = make()
     watcher.look()
     holder = hold(store, "held")
-    manifest = put_run(store, "other")
-    promoted = manifest.load_head().state.promoted
-    assert promoted is not None
-    write_result(store, audit_key(promoted.path), {"digest": "another", "result": {"ok": True}})
+    prove(store, put_run(store, "other"), digest="another")
     watcher.look(3 * LOOKS_A_MINUTE, beats=holder)
     assert person.subjects == []
 
@@ -113,10 +92,7 @@ def test_a_proof_that_cannot_be_read_is_none_and_ends_no_look(
     watcher = make()
     watcher.look()
     manifest = put_run(store, "run")
-    prove(store, manifest)
-    promoted = manifest.load_head().state.promoted
-    assert promoted is not None
-    store.write(audit_key(promoted.path), b"{torn")
+    store.write(prove(store, manifest), b"{torn")
     watcher.look(2 * LOOKS_A_MINUTE)
     assert person.subjects == []
     prove(store, manifest)

@@ -32,11 +32,6 @@ def store(tmp_path: Path) -> AwayStore:
 
 
 @pytest.fixture
-def prefect() -> NotedPrefect:
-    return NotedPrefect()
-
-
-@pytest.fixture
 def watcher(store: AwayStore, prefect: NotedPrefect) -> Watcher:
     return Watcher(store, Person(), prefect, Clock())
 

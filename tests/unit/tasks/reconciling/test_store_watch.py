@@ -4,7 +4,6 @@ The clock is made up, and Prefect notes what it is asked for: `integration/test_
 """
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -30,28 +29,6 @@ from tests.helpers.reconciled import (
 
 RESTS_LOOKS = 45  # longer than what is tried again rests
 SUBJECTS_OF_TWO = ("[critical] run-needs-person: run", "[warning] run-dead: other")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> LocalStore:
-    return LocalStore(tmp_path / "store")
-
-
-@pytest.fixture
-def person() -> Person:
-    return Person()
-
-
-@pytest.fixture
-def prefect() -> NotedPrefect:
-    return NotedPrefect()
-
-
-@pytest.fixture
-def make(store: LocalStore, person: Person, prefect: NotedPrefect) -> Callable[[], Watcher]:
-    """A reconciler's process: another one has the same store, people and server, and nothing in memory."""
-    clock = Clock()
-    return lambda: Watcher(store, person, prefect, clock)
 
 
 def open_pages(store: LocalStore) -> list[str]:

@@ -1,7 +1,6 @@
 """Which of two reconcilers acts for a store, over a real folder; only the clock is made up."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -21,11 +20,6 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> LocalStore:
-    return LocalStore(tmp_path / "store")
 
 
 def pass_minute(clock: Clock, *standing: Leadership) -> list[list[bool]]:

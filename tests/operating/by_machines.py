@@ -1,7 +1,9 @@
-"""Machines, and the workers on them: killed, stopped, with a full disk, with another clock or another Holdfast."""
+"""Machines, and the workers on them: killed, stopped, with a full disk, another clock, or other packages."""
 
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -18,6 +20,7 @@ LOST = {"lost"}
 SEGMENT_LOST = "holdfast.segment-lost"
 CLOCK_SECONDS = 600.0
 FULL_SECONDS = 60.0
+OTHER_NUMPY = "2.4.5"  # any that is not installed, and computes the same
 
 
 def killed_machine(operated: Operated) -> list[Row]:
@@ -128,29 +131,39 @@ def wrong_clock(operated: Operated) -> Row:
 
 def other_code(operated: Operated) -> Row:
     """A worker that has another Holdfast goes on with a run."""
-    place = operated.place
-    run = operated.training("other-code")
-    trial = Trial(operated, run, "another Holdfast between two segments", "said, and recorded")
-    copy = place.folder / "other-code"
+    copy = operated.place.folder / "other-code"
     for package in PACKAGES:
         shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
     (copy / "holdfast/__init__.py").open("a").write("\n# Another version.\n")
+    return _with_another(operated, "other-code", "Holdfast", copy, "Holdfast was")
+
+
+def other_numpy(operated: Operated) -> Row:
+    """A worker that has another numpy goes on with a run."""
+    folder = operated.place.folder / "other-numpy"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+    subprocess.run([*install, f"numpy=={OTHER_NUMPY}"], check=True)
+    return _with_another(operated, "other-numpy", "numpy", folder, f"and {OTHER_NUMPY} from there on")
+
+
+def _with_another(operated: Operated, name: str, package: str, folder: Path, said: str) -> Row:
+    """Between two segments of a run both workers are started again, and find `package` in the folder first."""
+    place = operated.place
+    run = operated.training(name)
+    trial = Trial(operated, run, f"another {package} between two segments", "said, and recorded")
     trial.strike(lambda: place.type("stop", run.address))
     trial.require_states({"Cancelled"}, {"Cancelled"})
-    for name in place.machines:
-        place.machines[name].kill()
-        place.machines[name].boot()
-        place.start_worker(name, PYTHONPATH=_path(copy))
+    _start_workers_again(operated, PYTHONPATH=f"{INJECTED}:{folder}:{ROOT}")
     run.submit()
     row = trial.end([PREEMPTED, COMPLETED])
     shown = place.type("status", run.address).stdout
-    row.require("code" in shown and "Holdfast" in shown, f"`holdfast status` says nothing of it: {shown}")
-    for name in place.machines:
-        place.machines[name].kill()
-        place.machines[name].boot()
-        place.start_worker(name)
+    row.require(said in shown, f"`holdfast status` says nothing of it: {shown}")
+    _start_workers_again(operated)
     return row
 
 
-def _path(copy: Path) -> str:
-    return f"{INJECTED}:{copy}:{ROOT}"
+def _start_workers_again(operated: Operated, **environment: str) -> None:
+    for name, machine in operated.place.machines.items():
+        machine.kill()
+        machine.boot()
+        operated.place.start_worker(name, **environment)

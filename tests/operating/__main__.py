@@ -25,19 +25,20 @@ Disturb = Callable[[Operated], Row | list[Row]]
 WAVES: tuple[tuple[Disturb, ...], ...] = (
     (by_people.undisturbed,),
     (by_people.cancelled, by_people.suspended, by_people.stopped, by_people.deleted),
-    (by_processes.killed_flow_run, by_processes.killed_rank, by_processes.killed_rank_at_start),
-    (by_processes.killed_agent, by_people.changed_by_form, by_machines.stopped_worker),
+    (
+        by_processes.killed_flow_run, by_processes.killed_rank, by_processes.killed_rank_at_start,
+        by_processes.killed_agent,
+    ),
+    (by_people.changed_by_form, by_machines.stopped_worker, by_machines.full_scratch),
     (by_services.store_away_in_evaluation,),
     (by_services.key_refused,),
     (by_services.store_away,),
     (by_services.server_away,),
     (by_services.database_away,),
-    (by_machines.full_scratch,),
     (by_machines.killed_machine,),
     (by_machines.stopped_machine,),
     (by_machines.wrong_clock,),
-    (by_machines.other_code,),
-    (by_machines.other_numpy,),
+    (by_machines.other_packages,),
     (by_people.nothing_else,),
 )  # fmt: skip
 

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from storage.runs.code_version import PACKAGES
 from tests.helpers.commands import ROOT
@@ -129,35 +128,25 @@ def wrong_clock(operated: Operated) -> Row:
     return row
 
 
-def other_code(operated: Operated) -> Row:
-    """A worker that has another Holdfast goes on with a run."""
-    copy = operated.place.folder / "other-code"
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
-    (copy / "holdfast/__init__.py").open("a").write("\n# Another version.\n")
-    return _with_another(operated, "other-code", "Holdfast", copy, "Holdfast was")
-
-
-def other_numpy(operated: Operated) -> Row:
-    """A worker that has another numpy goes on with a run."""
-    folder = operated.place.folder / "other-numpy"
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
-    subprocess.run([*install, f"numpy=={OTHER_NUMPY}"], check=True)
-    return _with_another(operated, "other-numpy", "numpy", folder, f"and {OTHER_NUMPY} from there on")
-
-
-def _with_another(operated: Operated, name: str, package: str, folder: Path, said: str) -> Row:
-    """Between two segments of a run both workers are started again, and find `package` in the folder first."""
+def other_packages(operated: Operated) -> Row:
+    """Workers that have another Holdfast and another numpy go on with a run."""
     place = operated.place
-    run = operated.training(name)
-    trial = Trial(operated, run, f"another {package} between two segments", "said, and recorded")
+    other = place.folder / "other-packages"
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, other / package, ignore=shutil.ignore_patterns("__pycache__"))
+    (other / "holdfast/__init__.py").open("a").write("\n# Another version.\n")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(other)]
+    subprocess.run([*install, f"numpy=={OTHER_NUMPY}"], check=True)
+    run = operated.training("other-packages")
+    trial = Trial(operated, run, "another Holdfast and another numpy between two segments", "both said, and recorded")
     trial.strike(lambda: place.type("stop", run.address))
     trial.require_states({"Cancelled"}, {"Cancelled"})
-    _start_workers_again(operated, PYTHONPATH=f"{INJECTED}:{folder}:{ROOT}")
+    _start_workers_again(operated, PYTHONPATH=f"{INJECTED}:{other}:{ROOT}")
     run.submit()
     row = trial.end([PREEMPTED, COMPLETED])
     shown = place.type("status", run.address).stdout
-    row.require(said in shown, f"`holdfast status` says nothing of it: {shown}")
+    for said in ("Holdfast was", f"and {OTHER_NUMPY} from there on"):
+        row.require(said in shown, f"`holdfast status` does not say “{said}”: {shown}")
     _start_workers_again(operated)
     return row
 

@@ -45,4 +45,4 @@ def killed_agent(operated: Operated) -> Row:
 
 def find_engine(flow_run: str) -> psutil.Process:
     """The process of a flow run: the first of all that have its name in their environment."""
-    return psutil.Process(min(processes_of(flow_run), key=lambda pid: psutil.Process(pid).create_time()))
+    return psutil.Process(processes_of(flow_run)[0])

@@ -77,7 +77,7 @@ class Machine:
         subprocess.run([*inside, *command], check=True, capture_output=True)
 
     def find_worker(self) -> psutil.Process:
-        (found,) = [one for one in self.processes() if one.ppid() and _is_worker(one)]
+        (found,) = [one for one in self.processes() if _is_worker(one)]
         return found
 
     def processes(self) -> list[psutil.Process]:
@@ -124,7 +124,7 @@ def _die_with_parent() -> None:
 def _is_worker(process: psutil.Process) -> bool:
     with suppress(psutil.Error):
         line = process.cmdline()
-        return "worker" in line and "nsenter" not in line[0]
+        return process.ppid() > 0 and "worker" in line and "nsenter" not in line[0]
     return False
 
 

@@ -28,9 +28,13 @@ class StoreError(HoldfastError):
 
 
 class StoreUnavailableError(StoreError):
-    """The store does not answer: the same operation may succeed later, without any action."""
+    """The store does not answer: the same operation may succeed later."""
 
     was_waited_for = False  # set where it is raised again after `retry.store_seconds`: no caller waits twice
+
+
+class StoreRefusedError(StoreUnavailableError):
+    """The store does not accept the credentials, or they may not do this: for now, or until a person renews them."""
 
 
 class ObjectUnreadableError(StoreUnavailableError):

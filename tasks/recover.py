@@ -7,7 +7,7 @@ ranks are started with it.
 import time
 
 from storage.datasets import DatasetManifest, dataset_sha256, load_dataset
-from storage.errors import ConfigurationError, IncompatibleRunError
+from storage.errors import ConfigurationError, ConflictError, IncompatibleRunError
 from storage.lazy_imports import lazy_imports
 from storage.runs.run_records import ByRows, StartRecord
 from storage.runs.run_state import RunState
@@ -41,21 +41,37 @@ def recover(config: RunConfig, dataset: DatasetManifest) -> tuple[RunState, str]
 
 def _take_up(config: RunConfig, dataset: DatasetManifest, run_paths: RunPaths) -> tuple[RunState, str]:
     head = run_paths.manifest.find_head()
-    if head is None:
-        config, by_rows = resolve_by_rows(config, dataset.splits["train"].num_rows)
-        config = pin_brought(as_begun(config, None))
-        _require_prepared_with(config, dataset)
-        state = run_paths.manifest.create(_first_state(config, dataset, run_paths, by_rows)).state
-        if by_rows is not None:
-            announce(f"{describe_by_rows(by_rows)}. The run keeps these settings; what its file sets goes before.")
-        return state, _describe_begin(config)
-    config = as_begun(config, head.state)
+    if head is not None:
+        return _go_on(config, dataset, run_paths, head.state)
+    begun = _begin(config, dataset, run_paths)
+    if begun is not None:
+        return begun
+    # Two flow runs for a new run, such as a tick of its schedule while somebody submits one: the other one was quicker.
+    return _go_on(config, dataset, run_paths, run_paths.manifest.load_head().state)
+
+
+def _begin(config: RunConfig, dataset: DatasetManifest, run_paths: RunPaths) -> tuple[RunState, str] | None:
+    """The first generation of a new run; None if another process put one meanwhile."""
+    config, by_rows = resolve_by_rows(config, dataset.splits["train"].num_rows)
+    config = pin_brought(as_begun(config, None))
+    _require_prepared_with(config, dataset)
+    first = _first_state(config, dataset, run_paths, by_rows)
+    try:
+        state = run_paths.manifest.create(first).state
+    except ConflictError:
+        return None
+    if by_rows is not None:
+        announce(f"{describe_by_rows(by_rows)}. The run keeps these settings; what its file sets goes before.")
+    return state, _describe_begin(config)
+
+
+def _go_on(config: RunConfig, dataset: DatasetManifest, run_paths: RunPaths, state: RunState) -> tuple[RunState, str]:
+    """Settle what the last segment of a run left. Raises `RunBusyError` if its process lives."""
+    config = as_begun(config, state)
     # Another process may have begun it, or gone on with it, since the data were prepared.
-    require_compatible(head.state, config)
-    _require_same_dataset(head.state, dataset)
-    load_dataset(
-        run_paths.store, head.state.dataset_digest, head.state.dataset_sha256
-    )  # or one that was prepared again
+    require_compatible(state, config)
+    _require_same_dataset(state, dataset)
+    load_dataset(run_paths.store, state.dataset_digest, state.dataset_sha256)  # or one that was prepared again
     state = recover_run(config, run_paths, promote)
     if state.lease is not None:
         return state, "Its ranks work on in a job of the cluster."

@@ -1,4 +1,4 @@
-"""Operations on a store, or a cluster, that does not answer for a while: made again for as long as configured.
+"""Operations on a store, or a cluster, that for a while does not answer or refuses: made again as configured.
 
 Each request to a store is made again by the store itself, for seconds. This is the only module where a
 whole operation is (settling a segment, an evaluation, a report), for minutes. Invariant: whatever is given to it may be
@@ -29,7 +29,7 @@ class Retry:
         self._is_asked_to_stop = is_asked_to_stop
 
     def call(self, what: str, operation: Callable[[], _Result]) -> _Result:
-        """What `operation` returns, made again while the store does not answer. `what` names it, for people.
+        """What `operation` returns, made again while the store does not answer or refuses. `what` is for people.
 
         Raises the last `StoreUnavailableError` or `ClusterUnavailableError`, and everything else at once.
         """

@@ -106,7 +106,7 @@ class _Following:
                 time.sleep(LOOK_SECONDS)  # the store does not signal changes
                 state = manifests.Manifest(self._store, self._run).load_head().state
             except StoreUnavailableError as error:
-                self._print_once(f"The store does not answer; it is asked again: {error}")
+                self._print_once(f"The store cannot be read just now; it is asked again: {error}")
                 time.sleep(LOOK_SECONDS)  # as above
 
     def _print_new(self, state: RunState) -> None:

@@ -108,7 +108,7 @@ def _watch(store: Store, run: str, every_seconds: float, show: Show) -> None:
         try:
             status, trouble = run_status.read_status(store, run), None
         except StoreUnavailableError as error:
-            trouble = f"The store does not answer; it is asked again: {error}"
+            trouble = f"The store cannot be read just now; it is asked again: {error}"
 
 
 class _Screen:

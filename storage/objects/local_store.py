@@ -21,6 +21,7 @@ from storage.errors import (
     ObjectExistsError,
     ObjectMissingError,
     StoreError,
+    StoreRefusedError,
     StoreUnavailableError,
 )
 from storage.objects.keys import RESERVED_FOLDER, split_key
@@ -260,6 +261,8 @@ def explain_unreadable(address: str, key: str, error: OSError) -> StoreError:
 
 
 def _error_class(error: OSError) -> type[StoreError]:
+    if isinstance(error, PermissionError):  # on a network's file system also where a ticket has run out
+        return StoreRefusedError
     return StoreUnavailableError if error.errno in TRANSIENT_ERRNOS else StoreError
 
 

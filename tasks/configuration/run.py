@@ -281,9 +281,9 @@ class RetryConfig(ConfigModel):
         600,
         ge=0,
         description="Seconds for which an operation is tried again while the store does not answer: a time-out, a "
-        "refused connection, 503, an I/O error. Wrong credentials or a missing bucket end the run at once; so does a "
-        "store that does not answer when the command starts. A checkpoint that is missing or cannot be read is waited "
-        "for as long, before it is passed over.",
+        "refused connection, 503, an I/O error; or refuses the credentials. Training goes on meanwhile. A missing "
+        "bucket ends the run at once, and so does each of these when the command starts. A checkpoint that is missing "
+        "or cannot be read is waited for as long, before it is passed over.",
     )
     reread_seconds: float = Field(
         30,

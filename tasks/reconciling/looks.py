@@ -15,6 +15,7 @@ from storage.errors import (
     IncompatibleRunError,
     ObjectMissingError,
     ObjectUnreadableError,
+    StoreRefusedError,
     StoreUnavailableError,
 )
 from storage.objects.addresses import run_address
@@ -120,4 +121,4 @@ class StoreReader:
 
 def is_refusal(error: HoldfastError) -> bool:
     """Whether the store answers and refuses, where one that is away does not answer."""
-    return not isinstance(error, StoreUnavailableError)
+    return isinstance(error, StoreRefusedError) or not isinstance(error, StoreUnavailableError)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field, ValidationError
 
-from storage.errors import StoreError, StoreUnavailableError
+from storage.errors import StoreRefusedError, StoreUnavailableError
 from training.places import MicrobatchPlace
 from training.views.lost_peer import GLOO_LOST, LostPeerError
 
@@ -19,7 +19,6 @@ ENDS_NAME = "rank-ends.json"
 LOST_CONNECTION = (*GLOO_LOST, LostPeerError.__name__, "ncclRemoteError")
 NO_MEMORY = ("OutOfMemoryError", "MemoryError", "can't allocate memory", "not enough memory")
 # In what `s3/errors.py` says of a refused or missing key. A refused connection is a store that is away.
-REFUSED = ("AccessDenied", "Access was refused", "does not accept the credentials", "No credentials for")
 MOST_CHARACTERS = 2000
 
 
@@ -75,10 +74,9 @@ def classify(error: BaseException) -> Fault:
     """The fault behind an error, or behind its cause. What a store says counts before what broke below it."""
     chain = list(_chain(error))
     words = [f"{type(one).__name__}: {one}" for one in chain]
-    of_store = [str(one) for one in chain if isinstance(one, StoreError)]
     if any(isinstance(one, OSError) and one.errno in (errno.ENOSPC, errno.EDQUOT) for one in chain):
         return Fault.DISK_FULL
-    if _has(of_store, REFUSED) or any(isinstance(one, PermissionError) for one in chain):
+    if any(isinstance(one, (StoreRefusedError, PermissionError)) for one in chain):
         return Fault.REFUSED
     if any(isinstance(one, StoreUnavailableError) for one in chain):
         return Fault.STORE_AWAY

@@ -10,7 +10,14 @@ import urllib3.exceptions
 from botocore import exceptions as botocore_errors
 from botocore.exceptions import BotoCoreError, ClientError
 
-from storage.errors import CorruptObjectError, HoldfastError, ObjectMissingError, StoreError, StoreUnavailableError
+from storage.errors import (
+    CorruptObjectError,
+    HoldfastError,
+    ObjectMissingError,
+    StoreError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 from storage.objects.s3.address import S3Address
 
 # Everything that a request can fail with; of what a body's stream raises, boto3 translates a part only.
@@ -49,6 +56,7 @@ CHECKSUM_ADVICE = (
 REGION_ADVICE = "The bucket is in another region, or the server expects another one: set AWS_DEFAULT_REGION to it."
 _CREDENTIALS_REFUSED = f"The server does not accept the credentials. {CREDENTIAL_ADVICE}"
 _FULL = "The server has no space left for this bucket or user. Make room, then run again."
+REFUSING_STATUS = {401, 403}
 ADVICE = {
     "InvalidAccessKeyId": _CREDENTIALS_REFUSED,
     "SignatureDoesNotMatch": _CREDENTIALS_REFUSED,
@@ -77,6 +85,14 @@ def is_transient(error: Exception) -> bool:
     if isinstance(error, (botocore_errors.SSLError, urllib3.exceptions.SSLError)):
         return False  # a certificate does not become valid by asking again
     return isinstance(error, (*NETWORK_ERRORS, botocore_errors.FlexibleChecksumError))
+
+
+def says_refused(error: Exception) -> bool:
+    """Whether who asks is not known to the server, or may not do this; of a token that is over it says 400."""
+    if not isinstance(error, ClientError):
+        return False
+    advice = ADVICE.get(code_of(error))
+    return advice == _CREDENTIALS_REFUSED or (status_of(error) in REFUSING_STATUS and advice != _FULL)
 
 
 def says_existing(error: Exception) -> bool:
@@ -110,11 +126,7 @@ def explain(error: Exception, address: S3Address, key: str, endpoint: str) -> Ho
         return ObjectMissingError(f"{address}/{key} is missing.")
     where = f"{address.role} {address} at {endpoint}"
     if isinstance(error, CREDENTIAL_ERRORS):
-        # A service that gives credentials may not answer just now; that there are none does not pass.
-        is_passing = isinstance(error, botocore_errors.CredentialRetrievalError)
-        return (StoreUnavailableError if is_passing else StoreError)(
-            f"No credentials for {where} ({brief(error)}). {CREDENTIAL_ADVICE}"
-        )
+        return StoreRefusedError(f"No credentials for {where} ({brief(error)}). {CREDENTIAL_ADVICE}")
     if isinstance(error, botocore_errors.FlexibleChecksumError):
         return CorruptObjectError(f"{address}/{key} does not have the checksum that the server states for it.")
     if isinstance(error, NETWORK_ERRORS):
@@ -125,6 +137,8 @@ def explain(error: Exception, address: S3Address, key: str, endpoint: str) -> Ho
             "Check AWS_ENDPOINT_URL_S3, the network and that the server runs, then run again."
         )
     message = f"Cannot use {where}: {brief(error)} (at {key or 'its top'}). {_advice(error, address)}"
+    if says_refused(error):
+        return StoreRefusedError(message)
     return (StoreUnavailableError if is_transient(error) else StoreError)(message)
 
 

@@ -75,6 +75,10 @@ class Faults:
         for fault in network.NETWORK_FAULTS:
             yield Fault(fault.name, partial(self._meet_network, fault))
         yield Fault("the bucket vanishes for a minute", lambda: network.vanish(site, self._bucket))
+        yield Fault(
+            "the bucket refuses everybody for a minute",
+            lambda: network.vanish(site, self._bucket, Failure.REFUSED),
+        )
         for name, attempt in rivals.RIVALRIES.items():
             yield Fault(name, partial(attempt, site))
         for disturbance in disturbances.DISTURBANCES:

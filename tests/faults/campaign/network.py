@@ -115,11 +115,11 @@ def meet(site: Site, proxy: FaultyProxy, fault: NetworkFault) -> Attempt:
     return Attempt(1, int(fired == fault.times), "bad" if problem else "equal", note)
 
 
-def vanish(site: Site, proxy: FaultyProxy) -> Attempt:
-    """Let the bucket be out of reach for a minute from the middle of training on."""
+def vanish(site: Site, proxy: FaultyProxy, failure: Failure = Failure.RESET) -> Attempt:
+    """Let the bucket be out of reach, or refuse, for a minute from the middle of training on."""
     runner = new_bucket_run(site, proxy.endpoint)
     site.leave_dead(runner)
-    gone = _Vanishing()
+    gone = _Vanishing(failure)
     proxy.faults.append(gone)
     ended = runner.call("run")
     gone.come_back()
@@ -135,10 +135,10 @@ def _server() -> str:
 
 
 class _Vanishing(Fault):
-    """Every request is reset for a minute, which begins with the first one that saves a checkpoint."""
+    """Every request fails for a minute, which begins with the first one that saves a checkpoint."""
 
-    def __init__(self) -> None:
-        super().__init__(Failure.RESET, "", "", FOREVER)
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure, "", "", FOREVER)
         self._timer: threading.Timer | None = None
 
     def takes(self, method: str, path: str) -> bool:

@@ -22,7 +22,6 @@ REFUSALS = (
     "is being trained by",
     "is being evaluated by",  # the rival may come late
     "was just taken over by",
-    "was started by another process",
     "The lease of run",
 )
 # When it looks whether it still holds the lease, promotes a checkpoint, or takes the run up again after its ranks.

@@ -118,7 +118,8 @@ def test_a_store_that_does_not_answer_for_a_while_ends_neither_a_log_nor_a_statu
     ]
     assert wait_until(lambda: f"of segment {fence}\n" in said() and "running, step 0 of 20" in said())
     run.store.is_away = True
-    assert wait_until(lambda: said().count("The store does not answer; it is asked again: no answer") == 2)  # by each
+    words = "The store cannot be read just now; it is asked again: no answer"
+    assert wait_until(lambda: said().count(words) == 2)  # by each
     run.store.is_away = False
     run.complete(fence)
     for thread in threads:

@@ -7,7 +7,13 @@ import pytest
 from botocore import exceptions as botocore_errors
 from botocore.exceptions import ClientError
 
-from storage.errors import ConfigurationError, CorruptObjectError, ObjectMissingError, StoreUnavailableError
+from storage.errors import (
+    ConfigurationError,
+    CorruptObjectError,
+    ObjectMissingError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 from storage.objects.s3.address import S3Address, SourceBucket, parse_s3_address
 from storage.objects.s3.errors import explain, is_transient, says_existing
 
@@ -71,9 +77,7 @@ def test_a_provider_of_credentials_that_fails_is_not_quoted() -> None:
     failed = botocore_errors.CredentialRetrievalError(provider="custom-process", error_msg="the-secret")
     message = str(explain(failed, ADDRESS, "key", "http://server"))
     assert "No credentials for the store s3://bucket/some/prefix at http://server (CredentialRetrievalError)" in message
-    assert isinstance(explain(failed, ADDRESS, "key", "http://server"), StoreUnavailableError)  # a service may be away
-    none = explain(botocore_errors.NoCredentialsError(), ADDRESS, "key", "http://server")
-    assert not isinstance(none, StoreUnavailableError)
+    assert isinstance(explain(failed, ADDRESS, "key", "http://server"), StoreRefusedError)
     assert "the-secret" not in message
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from storage.datasets import DatasetManifest
-from storage.errors import IncompatibleRunError
+from storage.errors import IncompatibleRunError, RunBusyError
 from storage.objects.local_store import LocalStore
 from storage.runs.holders import this_process
-from storage.runs.manifest import Manifest
+from storage.runs.manifest import Generation, Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import RunState
 from storage.runs.transitions import promote, take_lease
@@ -21,6 +21,7 @@ from tasks.models.own_code import pin_code
 from tasks.promotion.promotion import promote_checkpoint
 from tasks.recover import recover
 from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.holders import parent_process
 from tests.helpers.own_modules import write_optimizer
 from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, record_of
 
@@ -65,6 +66,38 @@ def test_taking_up_an_unchanged_run_writes_nothing(store: LocalStore, dataset: D
     before = list(store.list_keys(""))
     recovered(config_of(store), dataset)
     assert list(store.list_keys("")) == before
+
+
+def test_who_begins_a_run_that_another_process_began_a_moment_before_takes_up_that_one(
+    store: LocalStore, dataset: DatasetManifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others: list[RunState] = []
+    create = Manifest.create
+
+    def create_after_another(manifest: Manifest, first: RunState) -> Generation:
+        others.append(create(manifest, first).state)
+        return create(manifest, first)
+
+    monkeypatch.setattr(Manifest, "create", create_after_another)
+    state, sentence = recovered(config_of(store), dataset)
+    assert [state] == others
+    assert sentence.startswith("The run goes on from step 0 of 100")
+    assert Manifest(store, "run").load_head().generation == 1
+
+
+def test_it_leaves_that_run_to_the_other_process_once_that_one_trains_it(
+    store: LocalStore, dataset: DatasetManifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = Manifest.create
+
+    def create_after_another(manifest: Manifest, first: RunState) -> Generation:
+        create(manifest, first)
+        manifest.commit("segment began", take_lease(parent_process(), 1))
+        return create(manifest, first)
+
+    monkeypatch.setattr(Manifest, "create", create_after_another)
+    with pytest.raises(RunBusyError, match="is being trained by"):
+        recovered(config_of(store), dataset)
 
 
 def test_a_changed_configuration_is_told_and_in_the_manifest_before_anything_is_trained_with_it(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from botocore import exceptions as botocore_errors
 
-from storage.errors import HoldfastError, StoreError, StoreUnavailableError
+from storage.errors import HoldfastError, StoreError, StoreRefusedError, StoreUnavailableError
 from storage.objects.local_store import LocalStore
 from storage.objects.s3.address import S3Address
 from storage.objects.s3.errors import explain
@@ -112,8 +112,20 @@ def test_a_network_file_system_that_is_away_is_waited_for(
         store.read("a")
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS])
-def test_a_folder_that_is_full_or_may_not_be_written_is_a_persons_matter(
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
+def test_a_folder_that_refuses_is_waited_for_as_where_a_ticket_has_run_out(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: object) -> None:
+        raise OSError(number, "told to fail")
+
+    monkeypatch.setattr("storage.objects.local_store.os.fsync", fail)
+    with pytest.raises(StoreRefusedError):
+        LocalStore(tmp_path).write("b", b"2")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_folder_that_is_full_or_cannot_be_written_is_a_persons_matter(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_arguments: object) -> None:
@@ -134,13 +146,23 @@ def test_of_a_servers_failures_those_that_pass_are_waited_for() -> None:
         botocore_errors.ReadTimeoutError(endpoint_url=url),
         botocore_errors.EndpointConnectionError(endpoint_url=url),
     )
-    staying = (
+    refusing = (
         answer(403, "AccessDenied"),
-        answer(404, "NoSuchBucket"),
+        answer(403, "UserSuspended"),
+        answer(403, "RequestTimeTooSkewed"),
+        answer(401, "Unauthorized"),
+        answer(400, "ExpiredToken"),
         botocore_errors.NoCredentialsError(),
+        botocore_errors.CredentialRetrievalError(provider="role", error_msg="no answer"),
+    )
+    staying = (
+        answer(403, "QuotaExceeded"),
+        answer(404, "NoSuchBucket"),
         botocore_errors.SSLError(endpoint_url=url, error="self-signed certificate"),
     )
     for error in passing:
         assert isinstance(explain(error, address, "key", url), StoreUnavailableError), error
+    for error in refusing:
+        assert isinstance(explain(error, address, "key", url), StoreRefusedError), error
     for error in staying:
         assert not isinstance(explain(error, address, "key", url), StoreUnavailableError), error

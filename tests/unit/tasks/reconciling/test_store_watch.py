@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from storage.errors import StoreError, StoreUnavailableError
+from storage.errors import StoreError, StoreRefusedError, StoreUnavailableError
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.transitions import reconfigure
@@ -105,12 +105,15 @@ def test_while_the_store_is_away_nothing_is_set_and_one_page_says_so_and_another
     assert len(prefect.gone_on) == 1
 
 
-def test_a_store_that_refuses_is_another_page(store: LocalStore, person: Person, prefect: NotedPrefect) -> None:
+@pytest.mark.parametrize("refusal", [StoreRefusedError, StoreError])
+def test_a_store_that_refuses_is_another_page(
+    store: LocalStore, person: Person, prefect: NotedPrefect, refusal: type[StoreError]
+) -> None:
     failing = AwayStore(store.root)
     hold(store, "run")
     watcher = Watcher(failing, person, prefect, Clock())
     watcher.look()
-    failing.trouble = StoreError("403 InvalidAccessKeyId: the server does not accept the credentials.")
+    failing.trouble = refusal("403 InvalidAccessKeyId: the server does not accept the credentials.")
     watcher.look(5)
     assert person.subjects == [f"[critical] store-refuses: {store.address}"]
     assert "InvalidAccessKeyId" in person.bodies[0]

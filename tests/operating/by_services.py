@@ -96,7 +96,7 @@ def store_away(operated: Operated) -> list[Row]:
     rows = [
         training.end([COMPLETED], may=["holdfast.save-failed"]),
         ending.end([PREEMPTED, COMPLETED], may=["holdfast.save-failed"]),
-        beginning.end([COMPLETED], may=[RUN_ENDED]),
+        beginning.end([COMPLETED]),
     ]
     require_told(operated, rows[0], since, STORE_AWAY)
     return rows

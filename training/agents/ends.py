@@ -18,7 +18,6 @@ from training.views.lost_peer import GLOO_LOST, LostPeerError
 ENDS_NAME = "rank-ends.json"
 LOST_CONNECTION = (*GLOO_LOST, LostPeerError.__name__, "ncclRemoteError")
 NO_MEMORY = ("OutOfMemoryError", "MemoryError", "can't allocate memory", "not enough memory")
-# In what `s3/errors.py` says of a refused or missing key. A refused connection is a store that is away.
 MOST_CHARACTERS = 2000
 
 

@@ -18,10 +18,13 @@ from storage.errors import (
     RunDivergedError,
     RunStoppedError,
     SegmentFailedError,
+    StoreRefusedError,
+    StoreUnavailableError,
 )
-from tasks.configuration.run import DataConfig, RunConfig
+from tasks.configuration.run import DataConfig, RetryConfig, RunConfig
 from tasks.prefect_bridge.alerts import RUN_ENDED
 from tasks.prefect_bridge.run_end import reporting_errors
+from tasks.retrying import Retry
 
 Told = Callable[[], list[Event]]
 CONFIG = RunConfig(run="run", store="/mnt/store", data=DataConfig(text="t", label="l", kind="binary"))
@@ -71,6 +74,19 @@ def test_an_error_that_is_tried_again_is_told_after_the_last_attempt(error: Exce
 def test_a_run_that_another_process_trains_or_that_was_stopped_has_not_ended(error: BaseException, told: Told) -> None:
     fail_in_attempt(RETRIES + 1, error)
     assert told() == []
+
+
+def test_a_store_that_is_away_when_a_flow_run_begins_is_told_by_the_reconciler_alone(told: Told) -> None:
+    def is_away() -> None:
+        raise StoreUnavailableError("Cannot reach the store.")
+
+    with pytest.raises(StoreUnavailableError), reporting_errors(CONFIG):
+        Retry(RetryConfig(store_seconds=0)).call("Writing to the store", is_away)
+    assert told() == []
+    with pytest.raises(StoreUnavailableError), reporting_errors(CONFIG):
+        Retry(RetryConfig(store_seconds=0.1)).call("Settling segment 2", is_away)
+    fail_in_attempt(1, StoreRefusedError("403 AccessDenied"))
+    assert [event.payload["error"] for event in told()] == ["StoreUnavailableError", "StoreRefusedError"]
 
 
 def test_an_address_that_is_the_mistake_is_no_second_error(told: Told) -> None:

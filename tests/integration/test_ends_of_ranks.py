@@ -198,7 +198,7 @@ def test_ranks_whose_key_a_bucket_refuses_say_so_and_their_outcome_is_put_once_t
     launched = Launch(store=store.address, run=spec.run, fence=spec.fence, supervisor=this_process())
     outcome = settle_outcome(store, spec.scratch_folder, launched)
     assert outcome is not None and outcome.outcome == "failed"
-    assert matches(r"^rank \d: StoreError: .* The server does not accept the credentials\.", outcome.cause)
+    assert matches(r"^rank \d: StoreRefusedError: .* The server does not accept the credentials\.", outcome.cause)
 
 
 SUPERVISOR = """

@@ -18,7 +18,7 @@ from storage.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from storage.objects.s3.address import S3Address
+from storage.objects.s3.address import S3Address, SourceBucket
 
 # Everything that a request can fail with; of what a body's stream raises, boto3 translates a part only.
 S3_FAILURES = (ClientError, BotoCoreError, urllib3.exceptions.HTTPError)
@@ -126,7 +126,7 @@ def explain(error: Exception, address: S3Address, key: str, endpoint: str) -> Ho
         return ObjectMissingError(f"{address}/{key} is missing.")
     where = f"{address.role} {address} at {endpoint}"
     if isinstance(error, CREDENTIAL_ERRORS):
-        return StoreRefusedError(f"No credentials for {where} ({brief(error)}). {CREDENTIAL_ADVICE}")
+        return _refusal(error, address, f"No credentials for {where} ({brief(error)}). {CREDENTIAL_ADVICE}")
     if isinstance(error, botocore_errors.FlexibleChecksumError):
         return CorruptObjectError(f"{address}/{key} does not have the checksum that the server states for it.")
     if isinstance(error, NETWORK_ERRORS):
@@ -138,8 +138,17 @@ def explain(error: Exception, address: S3Address, key: str, endpoint: str) -> Ho
         )
     message = f"Cannot use {where}: {brief(error)} (at {key or 'its top'}). {_advice(error, address)}"
     if says_refused(error):
-        return StoreRefusedError(message)
+        return _refusal(error, address, message)
     return (StoreUnavailableError if is_transient(error) else StoreError)(message)
+
+
+def _refusal(error: Exception, address: S3Address, message: str) -> StoreError:
+    """A store is waited for. A source is read when a run begins: there a wrong key is said at once."""
+    if not isinstance(address, SourceBucket):
+        return StoreRefusedError(message)
+    # A service that gives credentials may not answer just now; that there are none does not pass.
+    is_passing = isinstance(error, botocore_errors.CredentialRetrievalError)
+    return (StoreUnavailableError if is_passing else StoreError)(message)
 
 
 def brief(error: Exception) -> str:

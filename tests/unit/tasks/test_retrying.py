@@ -8,7 +8,7 @@ from botocore import exceptions as botocore_errors
 
 from storage.errors import HoldfastError, StoreError, StoreRefusedError, StoreUnavailableError
 from storage.objects.local_store import LocalStore
-from storage.objects.s3.address import S3Address
+from storage.objects.s3.address import S3Address, SourceBucket
 from storage.objects.s3.errors import explain
 from tasks import retrying
 from tasks.configuration.run import RetryConfig
@@ -164,5 +164,7 @@ def test_of_a_servers_failures_those_that_pass_are_waited_for() -> None:
         assert isinstance(explain(error, address, "key", url), StoreUnavailableError), error
     for error in refusing:
         assert isinstance(explain(error, address, "key", url), StoreRefusedError), error
+    for error in refusing[:-1]:  # of a source it is a mistake that a person who begins a run is to know at once
+        assert not isinstance(explain(error, SourceBucket("bucket", "prefix"), "key", url), StoreUnavailableError)
     for error in staying:
         assert not isinstance(explain(error, address, "key", url), StoreUnavailableError), error

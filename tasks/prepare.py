@@ -13,7 +13,7 @@ from storage.datasets import SPLITS, DatasetManifest
 from storage.objects.addresses import check_writable
 from tasks.config.changes import as_begun, require_compatible
 from tasks.config.metric import require_defined_metric
-from tasks.configuration.run import RetryConfig, RunConfig
+from tasks.configuration.run import RunConfig
 from tasks.console.announce import announce, warn
 from tasks.console.display import PreparationDisplay
 from tasks.console.markdown import escape_markdown
@@ -35,10 +35,12 @@ from tasks.step import step
 def prepare_data(config: RunConfig) -> tuple[DatasetManifest, str]:
     """The published data set of the configured source, made if it is not there yet."""
     run_paths = open_run_paths(config)
-    is_first_attempt = (flow_run.run_count or 0) <= 1
-    # A store that does not answer the first time is more likely a wrong address, which a person wants to know at once.
-    patience = Retry(RetryConfig(store_seconds=0) if is_first_attempt else config.retry)
-    patience.call("Writing to the store", lambda: check_writable(run_paths.store))
+    if (flow_run.run_count or 0) <= 1:
+        # A store that does not answer the first time is more likely a wrong address, which a person wants to know at
+        # once.
+        check_writable(run_paths.store)
+    else:
+        Retry(config.retry).call("Writing to the store", lambda: check_writable(run_paths.store))
     require_scratch(run_paths)
     dataset = Retry(config.retry).call("Preparing the data", lambda: _prepare(config, run_paths))
     return dataset, _describe(dataset)

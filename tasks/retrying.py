@@ -42,7 +42,7 @@ class Retry:
                 deadline = deadline or time.monotonic() + self._seconds
                 left = deadline - time.monotonic()
                 if isinstance(error, StoreUnavailableError) and left <= 0:
-                    error.was_waited_for, left = self._seconds > 0, 0
+                    error.was_waited_for, left = True, 0
                 if left <= 0 or self._is_asked_to_stop() or getattr(error, "was_waited_for", False):
                     raise
                 seconds = min(left, BACKOFF.draw_seconds(min(number, num_pauses)))

@@ -86,7 +86,7 @@ def read_first(store: LocalStore, dataset: DatasetManifest, folder: Path, wait: 
     return rows
 
 
-@pytest.mark.parametrize("failure", [None, errno.ESTALE, errno.ETIMEDOUT, errno.EIO])
+@pytest.mark.parametrize("failure", [None, errno.ESTALE, errno.ETIMEDOUT, errno.EIO, errno.EACCES])
 def test_a_store_that_is_away_for_minutes_ends_no_rank_and_changes_no_sample(
     tmp_path: Path, dataset: DatasetManifest, clock: Clock, failure: int | None
 ) -> None:
@@ -143,7 +143,7 @@ def test_a_run_that_begins_while_its_first_weights_cannot_be_read_waits_for_them
 
 
 def test_what_cannot_pass_is_waited_for_by_nobody(tmp_path: Path, dataset: DatasetManifest, clock: Clock) -> None:
-    denied = StoreAway(tmp_path / "store", clock, clock.now + 10_000, errno.EACCES)
+    denied = StoreAway(tmp_path / "store", clock, clock.now + 10_000, errno.EISDIR)
     with pytest.raises(StoreError) as caught:
         read_first(denied, dataset, tmp_path / "samples", StoreWait(600))
     assert not isinstance(caught.value, StoreUnavailableError | CorruptObjectError)

@@ -331,8 +331,7 @@ def working(
 
 
 def processes_of(flow_run: str) -> list[int]:
-    """The process of a flow run and all that it started, the first one first: Prefect names it to them in their
-    environment."""
+    """The process of a flow run, then all that it started: Prefect names it to them in their environment."""
     found = psutil.process_iter(["environ", "create_time"])
     own = [process for process in found if flow_run in (process.info["environ"] or {}).values()]
     return [process.pid for process in sorted(own, key=lambda process: process.info["create_time"])]

@@ -5,7 +5,7 @@ from pathlib import Path
 from storage.datasets import DatasetManifest
 from storage.objects.local_store import LocalStore
 from storage.objects.s3.address import SourceBucket
-from storage.objects.s3.connection import S3Connection, connect
+from storage.objects.s3.connection import S3Connection
 from tasks.configuration.run import DataConfig
 from tasks.data.pipeline import prepare_dataset
 from tests.helpers.faulty_proxy import FaultyProxy
@@ -18,7 +18,7 @@ ODD = "it's [1] of 100% & a+b=c"
 
 def open_bucket() -> S3Connection:
     """The bucket of the tests, as a source."""
-    return connect(SourceBucket(BUCKET))
+    return S3Connection(SourceBucket(BUCKET))
 
 
 def prepared(config: DataConfig, folder: Path) -> tuple[DatasetManifest, dict[str, bytes]]:

@@ -31,6 +31,7 @@ class Failure(Enum):
     SHORT = auto()  # half of the answer's body, and the connection ends
     CLOSED = auto()  # the answer, and the connection ends, of which nothing was said
     REFUSED = auto()  # 403, and the server never saw it
+    KEY_REFUSED = auto()  # 403 with the name for a key that is unknown, and the server never saw it
     NOT_FOUND = auto()  # 404 with a proxy's page, and the server never saw it
     STRUCK_BEFORE = auto()  # `FaultyProxy.strike` is called, and the server never saw it
     STRUCK_AFTER = auto()  # the server did it, and `FaultyProxy.strike` is called
@@ -70,6 +71,8 @@ class FaultyProxy:
         self.headers: list[dict[str, str]] = []
         self.lock = threading.Lock()
         self.endpoint = ""
+        # Ids of keys: who signs with one of them gets 403, and the server never sees it.
+        self.refused_keys: set[str] = set()
         self.strike: Callable[[], object] = lambda: None
 
     def fail(self, failure: Failure, method: str, part: str = "", times: int = 1) -> Fault:
@@ -89,6 +92,8 @@ class FaultyProxy:
         with self.lock:
             self.requests.append((method, path))
             self.headers.append(headers)
+            if any(f"Credential={key}" in f"{path} {headers.get('Authorization')}" for key in self.refused_keys):
+                return Failure.KEY_REFUSED
             fault = next((fault for fault in self.faults if fault.takes(method, path)), None)
             if fault is None:
                 return None
@@ -152,6 +157,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(409, {}, _error("ConditionalRequestConflict"))
         if failure is Failure.REFUSED:
             return self._send(403, {}, _error("AccessDenied"))
+        if failure is Failure.KEY_REFUSED:
+            return self._send(403, {}, _error("InvalidAccessKeyId"))
         if failure is Failure.NOT_FOUND:
             return self._send(404, {}, b"<html><body>404 Not Found</body></html>")
         if failure is Failure.RESET:

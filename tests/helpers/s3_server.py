@@ -19,7 +19,7 @@ from storage.backoff import Backoff
 from storage.objects.addresses import open_store
 from storage.objects.s3 import connection as s3_connection
 from storage.objects.s3.address import SourceBucket
-from storage.objects.s3.connection import StoredObject, connect
+from storage.objects.s3.connection import S3Connection, StoredObject
 from storage.objects.s3.store import S3Store
 from tests.helpers.faulty_proxy import FaultyProxy, running_proxy
 
@@ -91,7 +91,7 @@ def open_s3_store(folder: Path) -> S3Store:
 
 def put_object(key: str, data: bytes) -> StoredObject:
     """Put or replace an object of the bucket, as another program would; the version that it is then."""
-    answer = connect(SourceBucket(BUCKET)).client.put_object(Bucket=BUCKET, Key=key, Body=data)
+    answer = S3Connection(SourceBucket(BUCKET)).client.put_object(Bucket=BUCKET, Key=key, Body=data)
     return StoredObject(len(data), answer["ETag"])
 
 

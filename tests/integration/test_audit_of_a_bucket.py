@@ -9,7 +9,7 @@ from storage.datasets import DatasetManifest, dataset_key
 from storage.objects import download_cache
 from storage.objects.download_cache import DownloadCache
 from storage.objects.s3.address import parse_s3_address
-from storage.objects.s3.connection import connect
+from storage.objects.s3.connection import S3Connection
 from storage.objects.s3.store import S3Store
 from tasks.audits.shard_columns import END_BYTES
 from tasks.audits.verdict import audit_run
@@ -35,7 +35,7 @@ def run(s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> LedgerRun
 
 def _open_again(run: LedgerRun, folder: Path) -> S3Store:
     """The store as another process opens it, which has fetched nothing."""
-    return S3Store(connect(parse_s3_address(run.store.address)), DownloadCache(folder))
+    return S3Store(S3Connection(parse_s3_address(run.store.address)), DownloadCache(folder))
 
 
 def _needed_bytes(run: LedgerRun, dataset: DatasetManifest) -> list[int]:

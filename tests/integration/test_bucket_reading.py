@@ -12,7 +12,7 @@ from storage.objects import download_cache
 from storage.objects.download_cache import DownloadCache
 from storage.objects.local_store import LocalStore
 from storage.objects.s3.address import parse_s3_address
-from storage.objects.s3.connection import connect
+from storage.objects.s3.connection import S3Connection
 from storage.objects.s3.store import S3Store
 from storage.objects.store import Store
 from tests.helpers import datasets
@@ -54,7 +54,7 @@ def dataset(address: str, s3_proxy: FaultyProxy, tmp_path: Path) -> DatasetManif
 
 def open_bucket(address: str, folder: Path, cached_bytes: int | None = None) -> S3Store:
     """The store as each rank opens it, with copies in a folder that they share."""
-    return S3Store(connect(parse_s3_address(address)), DownloadCache(folder / "cache", cached_bytes))
+    return S3Store(S3Connection(parse_s3_address(address)), DownloadCache(folder / "cache", cached_bytes))
 
 
 def shards_of(dataset: DatasetManifest) -> list[ShardRecord]:

@@ -9,21 +9,18 @@ place. So a reply that got lost is no conflict, and another writer with the same
 import base64
 import hashlib
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-import botocore.session
-from boto3.session import Session
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError
-
 from storage.backoff import Backoff
-from storage.errors import ConfigurationError, HoldfastError, ObjectExistsError
+from storage.errors import HoldfastError, ObjectExistsError
 from storage.objects.s3.address import S3Address, without_secrets
+from storage.objects.s3.clients import Clients, make_clients
 from storage.objects.s3.errors import (
     CREDENTIAL_ERRORS,
     S3_FAILURES,
@@ -33,15 +30,12 @@ from storage.objects.s3.errors import (
     is_without_name,
     says_existing,
     says_missing,
+    says_refused,
     says_upload_is_over,
 )
 from storage.objects.s3.parts import Parts
 
-DEFAULT_ATTEMPTS = 6
 BACKOFF = Backoff(first_seconds=0.5, limit_seconds=20.0)
-CONNECT_TIMEOUT_SECONDS = 10.0
-READ_TIMEOUT_SECONDS = 60.0
-MAX_CONNECTIONS = 32
 PUT_ID = "holdfast-put"
 # How a listing of objects goes on, for `S3Connection.pages`.
 NEXT_OBJECTS = {"ContinuationToken": "NextContinuationToken"}
@@ -60,14 +54,30 @@ class StoredObject:
 
 
 class S3Connection:
-    """A boto3 client for one store or source. Threads may share it."""
+    """boto3's clients for one store or source. Threads may share it.
 
-    def __init__(self, client: Any, parts: Parts, address: S3Address, attempts: int, sends_md5: bool) -> None:
-        self.client = client
-        self.parts = parts
+    Raises `ConfigurationError` if boto3's environment and profile make no sense. Nothing is sent yet.
+    """
+
+    def __init__(self, address: S3Address) -> None:
         self.address = address
-        self.attempts = attempts
-        self.sends_md5 = sends_md5
+        self._clients = make_clients(address)
+        self._renewal = threading.Lock()
+
+    @property
+    def client(self) -> Any:
+        """The boto3 client to send a request with: ask for it each time, since it is replaced when its key is."""
+        return self._clients.client
+
+    @property
+    def sends_md5(self) -> bool:
+        """Whether Content-MD5 is sent in place of boto3's own checksum."""
+        return self._clients.sends_md5
+
+    @property
+    def parts(self) -> Parts:
+        """What receives parts of objects; replaced as `client` is."""
+        return self._clients.parts
 
     def target(self, key: str) -> dict[str, str]:
         """How a request names an object. Raises `ValueError` if `key` is none."""
@@ -84,9 +94,9 @@ class S3Connection:
         attempt = 1
         while True:
             try:
-                return send()
+                return self._send(send)
             except S3_FAILURES as error:
-                if attempt >= self.attempts or not is_transient(error):
+                if attempt >= self._clients.attempts or not is_transient(error):
                     raise_explained(error, self, key)
                 self.pause(f"{name} of {self.address}/{key}", attempt, error)
             attempt += 1
@@ -119,10 +129,10 @@ class S3Connection:
 
     def pages(self, operation: str, prefix: str, markers: dict[str, str], **more: Any) -> Iterator[dict[str, Any]]:
         """The pages of a listing. `markers` maps arguments to the fields of the page before from which they go on."""
-        send, name = getattr(self.client, operation), operation.title().replace("_", "")
+        name = operation.title().replace("_", "")
         arguments: dict[str, Any] = {"Bucket": self.address.bucket, "Prefix": self.address.full_prefix(prefix), **more}
         while True:
-            page: dict[str, Any] = self.request(name, prefix, partial(send, **arguments))
+            page: dict[str, Any] = self.request(name, prefix, partial(self._ask, operation, arguments))
             yield page
             if not page.get("IsTruncated"):
                 return
@@ -138,14 +148,14 @@ class S3Connection:
         attempt = 1
         while True:
             try:
-                put()
+                self._send(put)
                 return
             except S3_FAILURES as error:
                 if not (is_transient(error) or says_existing(error) or says_upload_is_over(error)):
                     raise_explained(error, self, key)
                 if self._is_settled(key, put_id, is_replacing):
                     return
-                if attempt >= self.attempts or says_upload_is_over(error):
+                if attempt >= self._clients.attempts or says_upload_is_over(error):
                     raise_explained(error, self, key)
                 self.pause(f"{name} of {self.address}/{key}", attempt, error)
             attempt += 1
@@ -157,11 +167,36 @@ class S3Connection:
 
     def pause(self, what: str, attempt: int, error: Exception) -> None:
         """Log that an attempt failed, and wait before the next one, each time about twice as long."""
-        seconds = BACKOFF.draw_seconds(attempt)
-        _logger.warning(
-            "%s: attempt %d of %d failed (%s), again in %.1f s.", what, attempt, self.attempts, brief(error), seconds
-        )
+        seconds, attempts = BACKOFF.draw_seconds(attempt), f"{attempt} of {self._clients.attempts}"
+        _logger.warning("%s: attempt %s failed (%s), again in %.1f s.", what, attempts, brief(error), seconds)
         time.sleep(seconds)  # a server that is overloaded does not signal when that is over
+
+    def _ask(self, operation: str, arguments: dict[str, Any]) -> Any:
+        return getattr(self.client, operation)(**arguments)
+
+    def _send(self, send: Callable[[], _Result]) -> _Result:
+        """`send`, and once more if the server refuses the key and boto3 finds another one by now."""
+        clients = self._clients
+        try:
+            return send()
+        except S3_FAILURES as error:
+            if not (says_refused(error) and self._renew(clients)):
+                raise
+        return send()
+
+    def _renew(self, refused: Clients) -> bool:
+        """Whether there are, by now, clients with another key than the refused ones."""
+        with self._renewal:
+            if self._clients is not refused:
+                return True
+            try:
+                if not refused.are_outdated():
+                    return False
+                self._clients = make_clients(self.address)
+            except (HoldfastError, *S3_FAILURES):
+                return False  # a file that is just being written; what was refused is the error to raise
+            _logger.warning("%s refuses the key in use. boto3 finds another one now, which is used.", self.address)
+            return True
 
     def _is_settled(self, key: str, put_id: str, is_replacing: bool) -> bool:
         """Whether the put with this id took place. Raises `ObjectExistsError` if another one did."""
@@ -178,43 +213,6 @@ class S3Connection:
 
 def _describe(answer: dict[str, Any]) -> StoredObject:
     return StoredObject(answer["ContentLength"], answer["ETag"], answer["Metadata"].get(PUT_ID))
-
-
-def connect(address: S3Address) -> S3Connection:
-    """A connection as boto3's environment and profile describe it; nothing is sent yet.
-
-    Raises `ConfigurationError` if they make no sense.
-    """
-    try:
-        session = botocore.session.Session()
-        session.register_component("data_loader", _api_descriptions())
-        profile = session.get_scoped_config()
-        config = Config(
-            retries={"total_max_attempts": 1},
-            connect_timeout=float(profile.get("connect_timeout", CONNECT_TIMEOUT_SECONDS)),
-            read_timeout=float(profile.get("read_timeout", READ_TIMEOUT_SECONDS)),
-            max_pool_connections=MAX_CONNECTIONS,
-        )
-        attempts = session.get_config_variable("max_attempts") or DEFAULT_ATTEMPTS
-        make_client = partial(Session(botocore_session=session).client, "s3")
-        # By default boto3 signs addresses in a way that AWS has given up.
-        signer = make_client(config=config.merge(Config(signature_version="s3v4")))
-        client, parts = make_client(config=config), Parts(signer, session.get_config_variable("ca_bundle"))
-    except CREDENTIAL_ERRORS as error:
-        raise explain(error, address, "", "its endpoint") from None
-    except (BotoCoreError, ValueError) as error:
-        raise ConfigurationError(
-            f"{address.setting} = '{address}': boto3 cannot be set up from the environment and the profile: "
-            f"{without_secrets(str(error))} Check the variables that begin with AWS_, and the files in ~/.aws."
-        ) from error
-    sends_md5 = client.meta.config.request_checksum_calculation == "when_required"
-    return S3Connection(client, parts, address, attempts, sends_md5)
-
-
-@lru_cache(maxsize=1)
-def _api_descriptions() -> Any:
-    """What boto3 knows of S3, in JSON. Reading it takes nine tenths of the time in which a store is opened."""
-    return botocore.session.Session().get_component("data_loader")
 
 
 def new_put_id() -> str:

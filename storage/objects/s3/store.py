@@ -8,7 +8,7 @@ AWS_REQUEST_CHECKSUM_CALCULATION=when_required, whereupon Content-MD5 is sent in
 seconds, connect_timeout and read_timeout (10 and 60 if not given).
 
 Invariant: a key names a complete object or none, and a put that may happen once happens once, whatever becomes of the
-answer: see `s3_connection`. The one exception: where a server ignores the condition on CompleteMultipartUpload, of two
+answer: see `connection`. The one exception: where a server ignores the condition on CompleteMultipartUpload, of two
 simultaneous `put_file` of one key and more than 64 MiB the later stands. No two of ours have one key and other bytes.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 from storage.errors import ObjectMissingError, StoreError
 from storage.objects.download_cache import DownloadCache, default_cache_folder
 from storage.objects.s3.address import parse_s3_address
-from storage.objects.s3.connection import NEXT_OBJECTS, S3Connection, StoredObject, connect, new_put_id
+from storage.objects.s3.connection import NEXT_OBJECTS, S3Connection, StoredObject, new_put_id
 from storage.objects.s3.errors import S3_FAILURES, says_upload_is_over
 from storage.objects.s3.reader import open_exactly
 from storage.objects.s3.transfers import download, put_bytes, read_chunks, read_object, upload_file
@@ -171,4 +171,4 @@ def open_s3_store(address: str, cache: Path | None = None) -> S3Store:
 
     Raises `ConfigurationError` if the address or boto3's configuration makes no sense.
     """
-    return S3Store(connect(parse_s3_address(address)), DownloadCache(cache or default_cache_folder()))
+    return S3Store(S3Connection(parse_s3_address(address)), DownloadCache(cache or default_cache_folder()))

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from storage.errors import ConfigurationError
 from storage.objects.s3.address import parse_source_address
-from storage.objects.s3.connection import NEXT_OBJECTS, S3Connection, StoredObject, connect
+from storage.objects.s3.connection import NEXT_OBJECTS, S3Connection, StoredObject
 from storage.objects.s3.reader import open_object, open_stream
 from storage.objects.s3.transfers import download_ranges
 from tasks.data.sources.formats import A_SOURCE, SUFFIXES, is_in_source
@@ -74,7 +74,7 @@ def find_in_bucket(source: str, setting: str) -> tuple[list[BucketFile], list[st
     none, `StoreError` if the bucket cannot be listed.
     """
     address, typed = parse_source_address(source, setting)
-    s3 = connect(address)
+    s3 = S3Connection(address)
     folder = typed if not typed or typed.endswith("/") else f"{typed}/"
     below = listed = list(_list(s3, folder, folder))
     if below:

@@ -14,7 +14,7 @@ from storage.objects import download_cache
 from storage.objects.addresses import open_store
 from storage.objects.download_cache import DownloadCache
 from storage.objects.s3.address import parse_s3_address
-from storage.objects.s3.connection import connect
+from storage.objects.s3.connection import S3Connection
 from storage.objects.s3.store import S3Store
 from storage.objects.store import Store
 from tasks.config.load import load_configuration
@@ -88,7 +88,7 @@ def _open_store(address: str, cache: Path, limit_bytes: int | None) -> Store:
     if limit_bytes is None:
         return open_store(address, cache)
     download_cache.IN_USE_SECONDS = 0
-    return S3Store(connect(parse_s3_address(address)), DownloadCache(cache, limit_bytes))
+    return S3Store(S3Connection(parse_s3_address(address)), DownloadCache(cache, limit_bytes))
 
 
 if __name__ == "__main__":

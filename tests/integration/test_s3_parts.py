@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -123,7 +124,7 @@ def test_what_may_pass_is_tried_again_as_often_as_any_request_and_no_traceback_h
     fault = proxy.fail(failure, "GET", times=100)
     with pytest.raises(StoreUnavailableError, match=name) as raised:
         read(store, 10, 1_000_000)
-    assert fault.fired == store._s3.attempts == len(caplog.records) + 1
+    assert fault.fired == store._s3._clients.attempts == len(caplog.records) + 1
     assert "Signature" not in "".join(traceback.format_exception(raised.value)) + caplog.text
     fault.times = 0
     assert read(store, 10, 1_000_000) == DATA[10:1_000_000]
@@ -199,7 +200,8 @@ def test_https_is_used_with_the_certificates_that_boto3_is_given_and_no_others(
         store = s3_store.open_s3_store(address)
         assert read(store, 10, 1_000_000) == DATA[10:1_000_000]
         assert askers(proxy) == ["urllib3"]
-        monkeypatch.setattr(store._s3, "parts", Parts(store._s3.client, None))
+        without_certificate = replace(store._s3._clients, parts=Parts(store._s3.client, None))
+        monkeypatch.setattr(store._s3, "_clients", without_certificate)
         with pytest.raises(StoreError, match="SSLError"):
             read(store, 10, 20)
         assert askers(proxy) == ["urllib3"] and not caplog.records  # nor is it tried again

@@ -4,13 +4,15 @@ So many runs of ten teams, deployed by `holdfast deploy`, are in training at onc
 services on PostgreSQL, a worker, `holdfast reconcile`, a folder as store. Each flow run is a process that supervises a
 segment as ever: lease, heartbeats, promotions, events, artifacts, live page, and the schedule's ticks that find the run
 in training. Not real are two things: ranks only report and save, and flow runs are forked from a process with their
-libraries. All is counted from when every run trains. The last line is for machines: `name=value` pairs.
+libraries. They begin a few at a time, and the teams' ticks are spread over the five minutes between two of a run, as
+deployments/operation.md advises. All is counted from when every run trains. The last line is for machines:
+`name=value` pairs.
 """
 
 import argparse
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 
@@ -51,7 +53,9 @@ HOUR_SECONDS, MINUTE_SECONDS = 3600.0, 60.0
 START_SECONDS = 900.0
 NUM_ROUTES, NUM_TABLES = 20, 12
 MEGABYTE = 1_000_000
-EVERY_FIVE_MINUTES = "*/5 * * * *"
+SPREAD_MINUTES = 5
+NUM_TOGETHER = 10  # runs that are begun at once
+ERROR_LINES = 30
 console = Console(width=120)
 
 
@@ -61,7 +65,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=600.0, help="A multiple of 300 has as many ticks as an hour.")
     parser.add_argument("--save-seconds", type=float, help="Default: as by default, 600.")
-    parser.add_argument("--schedule", default=EVERY_FIVE_MINUTES)
+    parser.add_argument("--schedule", help="Default: every five minutes, spread by team over these five.")
     asked = parser.parse_args()
     if find_programs() is None:
         raise SystemExit(f"PostgreSQL is not installed; on Debian 12: apt-get install {PACKAGE}")
@@ -82,12 +86,15 @@ def _train_and_count(site: Site, command: str, asked: argparse.Namespace, assign
     with _timed("the deployments"):
         for number, run in enumerate(runs):
             more = [part for assignment in assignments for part in ("--set", assignment)]
-            site.deploy(run, TEAMS[number % len(TEAMS)], "--schedule", asked.schedule, *more)
+            schedule = asked.schedule or f"{number % SPREAD_MINUTES}-59/{SPREAD_MINUTES} * * * *"
+            site.deploy(run, TEAMS[number % len(TEAMS)], "--schedule", schedule, *more)
             site.have_forked(run, command)
     with _timed("the first steps of all runs"):
-        for run in runs:
-            site.operator.submit(f"scheduled/{run}")
-        _wait_for_steps(site, runs)
+        for first in range(0, len(runs), NUM_TOGETHER):
+            together = runs[first : first + NUM_TOGETHER]
+            for run in together:
+                site.operator.submit(f"scheduled/{run}")
+            _wait_for_steps(site, together)
     began_at, load_before = datetime.now(UTC), os.getloadavg()[0]
     steps_before = {run: site.find_step(run) for run in runs}
     before = look(site.server_log, site.postgres, site.processes)
@@ -110,12 +117,14 @@ def _train_and_count(site: Site, command: str, asked: argparse.Namespace, assign
     _print_line(usage, asked.runs, len(trained))
 
 
-def _wait_for_steps(site: Site, runs: list[str]) -> None:
+def _wait_for_steps(site: Site, runs: Sequence[str]) -> None:
     deadline = time.monotonic() + START_SECONDS
     while missing := [run for run in runs if not site.find_step(run)]:
         if time.monotonic() > deadline:
             log = site.operator.worker_log.read_text(errors="replace")[-4000:]
-            raise SystemExit(f"Not in training after {START_SECONDS:.0f} s: {', '.join(missing)}\n{log}")
+            errors = [line for line in site.server_log.read_text(errors="replace").splitlines() if "Error" in line]
+            served = "\n".join(errors[-ERROR_LINES:])
+            raise SystemExit(f"Not in training after {START_SECONDS:.0f} s: {', '.join(missing)}\n{log}\n{served}")
         time.sleep(POLL_SECONDS)  # a heartbeat is looked for in the store
 
 

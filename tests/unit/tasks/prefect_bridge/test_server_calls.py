@@ -3,17 +3,20 @@
 import json
 import re
 import socket
+import ssl
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
+import trustme
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_SSL_CERT_FILE, PREFECT_API_URL, temporary_settings
 
 from tasks.prefect_bridge import server
 from tasks.prefect_bridge.server import artifact_key, send_all, show, show_if_new
@@ -137,3 +140,24 @@ def answering(answers: list[int], taken: list[str], shown: list[dict[str, Any]] 
         Thread(target=listening.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{listening.server_port}/api"
         listening.shutdown()
+
+
+def test_certificates_are_read_once_and_again_when_their_file_is_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, files = ssl.create_default_context, list[Any]()
+
+    def create(*arguments: Any, **named: Any) -> ssl.SSLContext:
+        files.append(named.get("cafile"))
+        return make(*arguments, **named)
+
+    monkeypatch.setattr(ssl, "create_default_context", create)
+    file = tmp_path / "authority.pem"
+    with temporary_settings({PREFECT_API_URL: "https://127.0.0.1:1/api", PREFECT_API_SSL_CERT_FILE: str(file)}):
+        for _ in range(2):
+            trustme.CA().cert_pem.write_to_path(str(file))
+            for _ in range(3):
+                with server.impatient_client() as client:
+                    pool = client._client._transport._pool  # type: ignore[attr-defined]
+                    assert pool._ssl_context.cert_store_stats()["x509_ca"] == 1
+    assert files == [file, file]

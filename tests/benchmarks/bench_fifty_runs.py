@@ -4,7 +4,7 @@ So many runs of ten teams, deployed by `holdfast deploy`, are in training at onc
 services on PostgreSQL, a worker, `holdfast reconcile`, a folder as store. Each flow run is a process that supervises a
 segment as ever: lease, heartbeats, promotions, events, artifacts, live page, and the schedule's ticks that find the run
 in training. Not real are two things: ranks only report and save, and flow runs are forked from a process with their
-libraries. They begin a few at a time, and the teams' ticks are spread over the five minutes between two of a run, as
+libraries. They begin a few at a time, and the teams' ticks are spread over the ten minutes between two of a run, as
 deployments/operation.md advises. All is counted from when every run trains. The last line is for machines:
 `name=value` pairs.
 """
@@ -53,7 +53,7 @@ HOUR_SECONDS, MINUTE_SECONDS = 3600.0, 60.0
 START_SECONDS = 900.0
 NUM_ROUTES, NUM_TABLES = 20, 12
 MEGABYTE = 1_000_000
-SPREAD_MINUTES = 5
+EVERY_MINUTES = 10
 NUM_TOGETHER = 10  # runs that are begun at once
 ERROR_LINES = 30
 console = Console(width=120)
@@ -63,9 +63,9 @@ def main() -> None:
     """Start so many runs, count for so long, print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=50)
-    parser.add_argument("--seconds", type=float, default=600.0, help="A multiple of 300 has as many ticks as an hour.")
+    parser.add_argument("--seconds", type=float, default=600.0, help="A multiple of 600 has as many ticks as an hour.")
     parser.add_argument("--save-seconds", type=float, help="Default: as by default, 600.")
-    parser.add_argument("--schedule", help="Default: every five minutes, spread by team over these five.")
+    parser.add_argument("--schedule", help="Default: every ten minutes, spread by team over these ten.")
     asked = parser.parse_args()
     if find_programs() is None:
         raise SystemExit(f"PostgreSQL is not installed; on Debian 12: apt-get install {PACKAGE}")
@@ -86,7 +86,7 @@ def _train_and_count(site: Site, command: str, asked: argparse.Namespace, assign
     with _timed("the deployments"):
         for number, run in enumerate(runs):
             more = [part for assignment in assignments for part in ("--set", assignment)]
-            schedule = asked.schedule or f"{number % SPREAD_MINUTES}-59/{SPREAD_MINUTES} * * * *"
+            schedule = asked.schedule or f"{number % EVERY_MINUTES}-59/{EVERY_MINUTES} * * * *"
             site.deploy(run, TEAMS[number % len(TEAMS)], "--schedule", schedule, *more)
             site.have_forked(run, command)
     with _timed("the first steps of all runs"):
@@ -107,6 +107,8 @@ def _train_and_count(site: Site, command: str, asked: argparse.Namespace, assign
     states = flow_run_states(site.postgres, began_at)
     console.print(f"Flow runs that came into a state meanwhile: {states}")
     console.print(f"Trained from the beginning to the end: {len(trained)} of {len(runs)} runs.")
+    if len(trained) < len(runs):
+        print(_logs(site))
     load = (load_before, os.getloadavg()[0])
     console.print(
         f"This machine: {count_processors()} cores, {usage.idle_share:.0%} idle, load {load[0]:.1f} before and "
@@ -121,11 +123,18 @@ def _wait_for_steps(site: Site, runs: Sequence[str]) -> None:
     deadline = time.monotonic() + START_SECONDS
     while missing := [run for run in runs if not site.find_step(run)]:
         if time.monotonic() > deadline:
-            log = site.operator.worker_log.read_text(errors="replace")[-4000:]
-            errors = [line for line in site.server_log.read_text(errors="replace").splitlines() if "Error" in line]
-            served = "\n".join(errors[-ERROR_LINES:])
-            raise SystemExit(f"Not in training after {START_SECONDS:.0f} s: {', '.join(missing)}\n{log}\n{served}")
+            raise SystemExit(f"Not in training after {START_SECONDS:.0f} s: {', '.join(missing)}\n{_logs(site)}")
         time.sleep(POLL_SECONDS)  # a heartbeat is looked for in the store
+
+
+def _logs(site: Site) -> str:
+    """What worker and server said last of what went wrong."""
+    files = {site.operator.worker_log: ("Error", "Traceback", "prefect."), site.server_log: ("Error", " 500 ")}
+    said = []
+    for file, words in files.items():
+        lines = file.read_text(errors="replace").splitlines()
+        said += [line for line in lines if any(word in line for word in words)][-ERROR_LINES:]
+    return "\n".join(said)
 
 
 def _print(usage: Usage, num_runs: int) -> None:

@@ -32,10 +32,14 @@ POOL = "holdfast"
 CONFIGURATION = "run.toml"
 # As deployments/README.md has it for a worker.
 QUERY_SECONDS = 30
-# Each request is a line in the server's log. Its other settings are Prefect's own.
+# Each request is a line in the server's log. The connections are those of deployments/server.md; all else is Prefect's.
 AS_OPERATED = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "true" for name in UNUSED_SERVICES} | {
-    "PREFECT_SERVER_LOGGING_LEVEL": "INFO"
+    "PREFECT_SERVER_LOGGING_LEVEL": "INFO",
+    "PREFECT_SERVER_DATABASE_SQLALCHEMY_POOL_SIZE": "20",
+    "PREFECT_SERVER_DATABASE_SQLALCHEMY_MAX_OVERFLOW": "20",
 }
+# As deployments/operation.md has it where dozens of runs share a server.
+CLIENTS = {"PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "false", "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500"}
 READ_BY_ALL = 0o711
 POLL_SECONDS = 1.0
 
@@ -90,7 +94,7 @@ def operated(folder: Path) -> Iterator[tuple[Site, str]]:
         postgres = stack.enter_context(made_postgres())
         database = stack.enter_context(postgres.serving())
         settings = AS_OPERATED | {FOLDER_VARIABLE: str(folder)}
-        server = stack.enter_context(
+        server = CLIENTS | stack.enter_context(
             running_prefect_server(home, with_automations=True, database=postgres.url, settings=settings)
         )
         stack.enter_context(swept_behind(end_processes, str(folder)))

@@ -157,8 +157,8 @@ def impatient_client() -> Iterator[SyncPrefectClient]:
 def _trusted_certificates() -> ssl.SSLContext:
     """What Prefect's clients verify a server's certificate with, by Prefect's settings.
 
-    Each client reads the file by itself, also for a server without TLS, if it is not given this: of a flow run that
-    waits for its ranks that was three quarters of the processor time.
+    Each client reads the file by itself if it is not given this, also for a server without TLS. A flow run that waits
+    for its ranks makes one every few seconds.
     """
     if PREFECT_API_TLS_INSECURE_SKIP_VERIFY.value():
         return _trusting_anybody()

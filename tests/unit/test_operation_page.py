@@ -39,7 +39,7 @@ def test_what_is_kept_and_how_long_by_default() -> None:
 
 def test_what_is_set_on_the_page_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     given = dict(SET.findall(PAGE))
-    assert len(given) == 5
+    assert len(given) == 7
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     settings = Settings()
@@ -49,6 +49,7 @@ def test_what_is_set_on_the_page_is_taken(monkeypatch: pytest.MonkeyPatch) -> No
     assert settings.server.events.retention_period == timedelta(days=3)
     assert settings.server.api.auth_string is not None
     assert settings.server.api.auth_string == settings.api.auth_string
+    assert settings.client.retry_extra_codes == {500} and Settings().client.csrf_support_enabled is False
 
 
 def test_the_services_unit_has_a_command_that_is_there_and_ends_well_by_sigterm() -> None:

@@ -35,7 +35,8 @@ PUBLIC_PREFECT: dict[str, set[str] | None] = {
     "prefect.futures": None,
     "prefect.runtime": None,
     "prefect.settings": {
-        "PREFECT_API_URL", "PREFECT_CLIENT_MAX_RETRIES", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "temporary_settings",
+        "PREFECT_API_SSL_CERT_FILE", "PREFECT_API_TLS_INSECURE_SKIP_VERIFY", "PREFECT_API_URL",
+        "PREFECT_CLIENT_MAX_RETRIES", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "temporary_settings",
     },
     "prefect.states": None,
     "prefect.task_runners": None,

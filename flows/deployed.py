@@ -25,6 +25,7 @@ from tasks.prefect_bridge.flow_runs import SKIPPED
 from tasks.prefect_bridge.run_deployments import TAG
 from tasks.prefect_bridge.server import send_all
 from tasks.reporting.status import describe_state
+from tasks.run_paths import open_run_paths
 from tasks.text import how_far
 
 Parameters = ParamSpec("Parameters")
@@ -36,8 +37,8 @@ def train_deployed(config: RunConfig, max_segments: int | None) -> State[None]:
     It is skipped where another process trains the run, and cancelled where its end was requested.
     """
     try:
-        # Of what `train` tells, the team is told by the tags of the deployment.
-        with tags(TAG, *flow_run.tags), keeping_agent(config.cluster, config.train, config.model):
+        agent = keeping_agent(config.cluster, config.train, config.model, is_likely=_will_train(config))
+        with tags(TAG, *flow_run.tags), agent:  # of what `train` tells, the team is told by the deployment's tags
             state = train_with_retries(config, max_segments)
     except RunBusyError as busy:
         return describe_skip(busy)
@@ -45,6 +46,18 @@ def train_deployed(config: RunConfig, max_segments: int | None) -> State[None]:
         return Cancelled(message=str(stopped))
     step = state.promoted.step if state.promoted else 0
     return Completed(message=f"{state.run}: {describe_state(state)}, {how_far(step, state)}")
+
+
+def _will_train(config: RunConfig) -> bool:
+    """Whether ranks are likely to be started: not for a run that is complete, nor for one that somebody holds.
+
+    Most ticks of a schedule find one of the two, and loading the libraries of training would be half of their work.
+    """
+    try:
+        head = open_run_paths(config).manifest.find_head()
+    except HoldfastError:
+        return True  # whoever takes the run up meets it again
+    return head is None or (head.state.lease is None and not head.state.is_complete)
 
 
 def describe_skip(busy: RunBusyError) -> State[None]:

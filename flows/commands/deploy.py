@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from tasks.configuration.run import RunConfig
 
 POOL = "holdfast"
-EVERY_FIVE_MINUTES = "*/5 * * * *"
 # As the name of a block may be: the team's notification block has it.
 TEAM = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 TAG_OF_ALL = "holdfast"
@@ -53,8 +52,13 @@ def deploy(
     assignments: Assignments = None,
     pool: Annotated[str, typer.Option(metavar="POOL", help="Work pool whose workers train the run.")] = POOL,
     schedule: Annotated[
-        str, typer.Option(metavar="CRON", help="When a flow run begins that goes on with the run, in UTC.")
-    ] = EVERY_FIVE_MINUTES,
+        str | None,
+        typer.Option(
+            metavar="CRON",
+            help="When a flow run begins that goes on with the run, in UTC. Default: every five minutes, at other "
+            "seconds for each run, so that not all begin at once.",
+        ),
+    ] = None,
     tag: Annotated[
         str | None,
         typer.Option(
@@ -76,7 +80,7 @@ def deploy(
     """
     _require_names(tag, name)
     _require_no_secret(assignments or [])
-    if configuration is None and (assignments or name or (pool, schedule) != (POOL, EVERY_FIVE_MINUTES)):
+    if configuration is None and (assignments or name or schedule is not None or pool != POOL):
         raise ConfigurationError(
             "--set, --name, --pool and --schedule are of one run's deployment: give its CONFIG too. Without one the "
             "command makes only the automations."

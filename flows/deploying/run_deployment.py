@@ -7,7 +7,6 @@ further settings for the worker's processes.
 
 import json
 import shlex
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,11 +24,10 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import StateType, WorkerStatus
 from prefect.client.schemas.responses import DeploymentResponse
-from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectNotFound
-from pydantic import ValidationError
 
 from flows.deploying.changes import Change
+from flows.deploying.schedules import Schedule, describe_schedule, make_schedule
 from flows.scheduled import scheduled
 from storage.errors import ConfigurationError
 from storage.objects.addresses import RUNS_FOLDER
@@ -38,8 +36,6 @@ from tasks.prefect_bridge.run_deployments import RUN_LABEL, SLUG, TAG
 from tasks.text import listed
 
 ENTRYPOINT = "holdfast.deployments.scheduled"
-TIMEZONE = "UTC"
-MOST_FIELDS = 5
 # As in deployments/prefect.yaml, which says what each is for. By the heartbeats the reconciler knows a flow run for
 # dead that holds no run.
 ENVIRONMENT = {
@@ -81,7 +77,7 @@ class RunDeployment:
     assignments: tuple[str, ...]
     folder: str
     pool: str
-    cron: str
+    cron: str | None  # None: every five minutes
     team: str | None
 
     @property
@@ -96,16 +92,9 @@ class RunDeployment:
         return shlex.join(["holdfast", "reconcile", store or "/", *team])
 
     @cached_property
-    def schedule(self) -> CronSchedule:
+    def schedule(self) -> Schedule:
         """Raises `ConfigurationError`."""
-        # Prefect takes a sixth field, of seconds: more flow runs than can begin.
-        if len(self.cron.split()) <= MOST_FIELDS:
-            with suppress(ValidationError):
-                return CronSchedule(cron=self.cron, timezone=TIMEZONE)
-        raise ConfigurationError(
-            f"--schedule {self.cron!r} is not a schedule as cron has it. It takes five fields: minute, hour, day of "
-            'the month, month and day of the week, for instance "*/5 * * * *" for every five minutes, in UTC.'
-        )
+        return make_schedule(self.cron, self.run)
 
     def fields(self, found: DeploymentResponse | None) -> dict[str, Any]:
         """What the deployment's fields are to be, by Prefect's names for them."""
@@ -157,7 +146,7 @@ def put_deployment(
         _create(client, wanted)
         return [
             Change("created", "deployment", wanted.full_name, f"of {wanted.run}, on the work pool {wanted.pool}"),
-            Change("created", "schedule", wanted.full_name, f'"{schedule.cron}" in {TIMEZONE}'),
+            Change("created", "schedule", wanted.full_name, describe_schedule(schedule)),
         ], [*notes, f"{BESIDE}: {wanted.reconcile}"]
     done = [_update(client, wanted, found), _put_schedule(client, wanted, found)]
     return done, _describe_pauses(found) + notes
@@ -230,12 +219,12 @@ def _put_schedule(client: SyncPrefectClient, wanted: RunDeployment, found: Deplo
     if ours is None:
         made = DeploymentScheduleCreate(schedule=wanted.schedule, active=True, slug=SLUG)
         client.create_deployment_schedules(found.id, [made])
-        return Change("created", "schedule", wanted.full_name, f'"{wanted.cron}" in {TIMEZONE}')
+        return Change("created", "schedule", wanted.full_name, describe_schedule(wanted.schedule))
     if ours.schedule == wanted.schedule:
         return Change("unchanged", "schedule", wanted.full_name)
     client.update_deployment_schedule(found.id, ours.id, schedule=wanted.schedule)
-    was = ours.schedule.cron if isinstance(ours.schedule, CronSchedule) else "another kind"
-    return Change("updated", "schedule", wanted.full_name, f'"{was}" before, "{wanted.cron}" now, in {TIMEZONE}')
+    was, now = describe_schedule(ours.schedule), describe_schedule(wanted.schedule)
+    return Change("updated", "schedule", wanted.full_name, f"{was} before; now {now}")
 
 
 def _describe_pauses(found: DeploymentResponse) -> list[str]:

@@ -168,16 +168,22 @@ _kept: ContextVar[KeptAgent | None] = ContextVar("kept agent", default=None)
 
 
 @contextmanager
-def keeping_agent(cluster: ClusterConfig, train: TrainConfig, model: ModelConfig) -> Iterator[None]:
-    """Within the block an agent is kept for the run's orders on this machine; it loads libraries from now on."""
+def keeping_agent(
+    cluster: ClusterConfig, train: TrainConfig, model: ModelConfig, is_likely: bool = True
+) -> Iterator[None]:
+    """Within the block an agent is kept for the run's orders on this machine.
+
+    It loads libraries from now on; if an order is not likely, from the first one.
+    """
     if cluster.kind != "local":
         yield
         return
     kept = KeptAgent()
     token = _kept.set(kept)
     try:
-        with suppress(OSError):  # whoever gives the first order meets it again
-            kept.begin(train, model.kind)
+        if is_likely:
+            with suppress(OSError):  # whoever gives the first order meets it again
+                kept.begin(train, model.kind)
         yield
     finally:
         _kept.reset(token)

@@ -4,9 +4,8 @@ So many runs of ten teams, deployed by `holdfast deploy`, are in training at onc
 services on PostgreSQL, a worker, `holdfast reconcile`, a folder as store. Each flow run is a process that supervises a
 segment as ever: lease, heartbeats, promotions, events, artifacts, live page, and the schedule's ticks that find the run
 in training. Not real are two things: ranks only report and save, and flow runs are forked from a process with their
-libraries. They begin a few at a time, and the teams' ticks are spread over the ten minutes between two of a run, as
-deployments/operation.md advises. All is counted from when every run trains. The last line is for machines:
-`name=value` pairs.
+libraries. They begin a few at a time, and their ticks come by the schedule that `holdfast deploy` gives. All is counted
+from when every run trains. The last line is for machines: `name=value` pairs.
 """
 
 import argparse
@@ -53,7 +52,6 @@ HOUR_SECONDS, MINUTE_SECONDS = 3600.0, 60.0
 START_SECONDS = 900.0
 NUM_ROUTES, NUM_TABLES = 20, 12
 MEGABYTE = 1_000_000
-EVERY_MINUTES = 10
 NUM_TOGETHER = 10  # runs that are begun at once
 ERROR_LINES = 30
 console = Console(width=120)
@@ -63,9 +61,9 @@ def main() -> None:
     """Start so many runs, count for so long, print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=50)
-    parser.add_argument("--seconds", type=float, default=600.0, help="A multiple of 600 has as many ticks as an hour.")
+    parser.add_argument("--seconds", type=float, default=600.0, help="A multiple of 300 has as many ticks as an hour.")
     parser.add_argument("--save-seconds", type=float, help="Default: as by default, 600.")
-    parser.add_argument("--schedule", help="Default: every ten minutes, spread by team over these ten.")
+    parser.add_argument("--schedule", help="Of all runs, as cron has it. Default: as by default, every five minutes.")
     asked = parser.parse_args()
     if find_programs() is None:
         raise SystemExit(f"PostgreSQL is not installed; on Debian 12: apt-get install {PACKAGE}")
@@ -84,10 +82,10 @@ def main() -> None:
 def _train_and_count(site: Site, command: str, asked: argparse.Namespace, assignments: list[str]) -> None:
     runs = [f"run-{number:02d}" for number in range(asked.runs)]
     with _timed("the deployments"):
+        more = [part for assignment in assignments for part in ("--set", assignment)]
+        more += ["--schedule", asked.schedule] if asked.schedule else []
         for number, run in enumerate(runs):
-            more = [part for assignment in assignments for part in ("--set", assignment)]
-            schedule = asked.schedule or f"{number % EVERY_MINUTES}-59/{EVERY_MINUTES} * * * *"
-            site.deploy(run, TEAMS[number % len(TEAMS)], "--schedule", schedule, *more)
+            site.deploy(run, TEAMS[number % len(TEAMS)], *more)
             site.have_forked(run, command)
     with _timed("the first steps of all runs"):
         for first in range(0, len(runs), NUM_TOGETHER):

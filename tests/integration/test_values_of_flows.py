@@ -93,7 +93,7 @@ def test_what_is_deployed_ends_as_cancelled_where_somebody_asked_for_its_end_and
         raise RunStoppedError("ann asked for the end of training")
 
     monkeypatch.setattr(trains, "_train", end)
-    monkeypatch.setattr(deployed, "keeping_agent", lambda *_: nullcontext())  # nothing is trained
+    monkeypatch.setattr(deployed, "keeping_agent", lambda *_, **__: nullcontext())  # nothing is trained
     (tmp_path / "run.toml").write_text(CONFIGURATION)
     ended = scheduled(str(tmp_path / "run.toml"), return_state=True)
     flow_run_id = ended.state_details.flow_run_id

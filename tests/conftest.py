@@ -204,7 +204,13 @@ def s3_proxy(s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture(scope="session")
-def ceph_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def ceph_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the real S3 server has its settings, for who administers it."""
+    return tmp_path_factory.mktemp("ceph")
+
+
+@pytest.fixture(scope="session")
+def ceph_endpoint(ceph_folder: Path) -> Iterator[str]:
     """The session's one real S3 server; who asks for it is skipped where it is not installed."""
     # As above: who needs no server need not wait for this.
     from tests.helpers.ceph_server import PACKAGES, find_missing_programs, running_ceph_server
@@ -212,7 +218,7 @@ def ceph_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     missing = find_missing_programs()
     if missing:
         pytest.skip(f"Ceph is not installed ({missing[0]} is missing); on Debian 12: apt-get install {PACKAGES}")
-    with running_ceph_server(tmp_path_factory.mktemp("ceph")) as endpoint:
+    with running_ceph_server(ceph_folder) as endpoint:
         yield endpoint
 
 

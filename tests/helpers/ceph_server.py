@@ -25,6 +25,7 @@ START_SECONDS = 60.0
 POLL_SECONDS = 0.02
 LAST_LINES = 8
 HOST = "127.0.0.1"
+USER = "tests"
 SETTINGS = {
     # Everything that would go to /var or /run; all that daemons say goes to stderr.
     "admin_socket": "",
@@ -80,6 +81,21 @@ def running_ceph_server(folder: Path) -> Iterator[str]:
         yield _Start(folder, daemons).bring_up()
 
 
+def put_key(folder: Path, key: str, secret: str) -> None:
+    """Give the user one more key, on the server with this folder."""
+    _administer_keys(folder, "create", f"--access-key={key}", f"--secret-key={secret}")
+
+
+def remove_key(folder: Path, key: str) -> None:
+    """Take a key from the user: it is refused from then on."""
+    _administer_keys(folder, "rm", f"--access-key={key}")
+
+
+def _administer_keys(folder: Path, *arguments: str) -> None:
+    command = ["radosgw-admin", "-c", str(folder / "ceph.conf"), "key", *arguments, f"--uid={USER}", "--key-type=s3"]
+    subprocess.run(command, check=True, capture_output=True)
+
+
 def find_missing_programs() -> list[str]:
     """What of `PROGRAMS` is not installed on this machine."""
     return [program for program in PROGRAMS if shutil.which(program) is None]
@@ -129,7 +145,7 @@ class _Start:
     def _make_user(self) -> None:
         """Waits by itself for the storage to be up."""
         keys = ["--access-key", CREDENTIALS["AWS_ACCESS_KEY_ID"], "--secret-key", CREDENTIALS["AWS_SECRET_ACCESS_KEY"]]
-        self._call("radosgw-admin", *self._settings, "user", "create", "--uid=tests", "--display-name=tests", *keys)
+        self._call("radosgw-admin", *self._settings, "user", "create", f"--uid={USER}", f"--display-name={USER}", *keys)
 
     def _start_gateway(self) -> str:
         gateway = self._start("radosgw", "-f", "-n", "client.rgw")

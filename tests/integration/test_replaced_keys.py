@@ -10,10 +10,9 @@ import pytest
 from storage.errors import StoreRefusedError
 from storage.objects.s3.store import S3Store
 from storage.objects.s3.transfers import CHUNK_BYTES, MULTIPART_BYTES
+from tests.helpers.ceph_server import put_key, remove_key
 from tests.helpers.faulty_proxy import Failure, FaultyProxy
-from tests.helpers.s3_server import CREDENTIALS, open_s3_store, running_hurried_proxy
-
-pytestmark = pytest.mark.server
+from tests.helpers.s3_server import CREDENTIALS, open_s3_store, running_hurried_proxy, use_s3
 
 OLD, NEW = "oldaccess", CREDENTIALS["AWS_ACCESS_KEY_ID"]
 
@@ -26,19 +25,27 @@ class Keys:
     proxy: FaultyProxy
 
     def set(self, key: str) -> None:
-        secret = CREDENTIALS["AWS_SECRET_ACCESS_KEY"]
-        self.file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")
+        write_key(self.file, key)
+
+
+def write_key(file: Path, key: str) -> None:
+    secret = CREDENTIALS["AWS_SECRET_ACCESS_KEY"]
+    file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")
 
 
 @pytest.fixture
 def keys(s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keys]:
     with running_hurried_proxy(s3_endpoint, tmp_path, monkeypatch) as proxy:
         keys = Keys(tmp_path / "credentials", proxy)
-        for name in CREDENTIALS:
-            monkeypatch.delenv(name)
-        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(keys.file))
+        have_keys_from(keys.file, monkeypatch)
         keys.set(OLD)
         yield keys
+
+
+def have_keys_from(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in CREDENTIALS:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
 
 
 def open_and_read(store: S3Store) -> None:
@@ -116,3 +123,22 @@ def test_a_key_that_is_replaced_in_the_middle_of_an_upload_in_parts_costs_none_o
     assert [line for line in caplog.messages if "refuses the key" in line] == [
         f"{store.address} refuses the key in use. boto3 finds another one now, which is used."
     ]
+
+
+def test_a_key_that_a_real_server_no_longer_knows_is_replaced_by_the_one_in_the_file(
+    ceph_endpoint: str, ceph_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_s3(monkeypatch, ceph_endpoint)
+    have_keys_from(tmp_path / "credentials", monkeypatch)
+    for key in ("rotated1", "rotated2"):
+        put_key(ceph_folder, key, CREDENTIALS["AWS_SECRET_ACCESS_KEY"])
+    write_key(tmp_path / "credentials", "rotated1")
+    store = open_s3_store(tmp_path)
+    store.write("there.bin", b"there")
+    remove_key(ceph_folder, "rotated1")
+    with pytest.raises(StoreRefusedError, match="403"):
+        store.read("there.bin")
+    write_key(tmp_path / "credentials", "rotated2")
+    assert store.read("there.bin") == b"there"
+    store.write_if_absent("new.bin", b"1")
+    remove_key(ceph_folder, "rotated2")

@@ -21,6 +21,7 @@ class PodEnds:
         self._api, self._name = api, name
         self._ends: dict[str, str] = {}
         self.is_any_taken_away = False
+        self.is_asked_to_leave = False
         self._watcher = watch.Watch()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._listen, daemon=True, name="kubernetes-pods")
@@ -41,7 +42,7 @@ class PodEnds:
             try:
                 for pod in self._api.watch_pods(self._name, self._watcher):
                     self.is_any_taken_away |= is_taken_away(pod)
-                    if (end := describe_pod_end(pod)) is not None:
+                    if (end := describe_pod_end(pod, self.is_asked_to_leave)) is not None:
                         # The first cause is the one: a pod that is taken away may have an exit code later.
                         self._ends.setdefault(pod.metadata.name, end)
             except (ClusterUnavailableError, ConfigurationError):  # asking about the job reports it

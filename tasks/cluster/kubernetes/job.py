@@ -150,6 +150,8 @@ class KubernetesJob:
 
     def _ask_to_leave(self) -> None:
         if not self._is_asked_to_leave:
+            if self._ends is not None:
+                self._ends.is_asked_to_leave = True  # before: a pod may end at once, by the SIGTERM that follows
             self._found_api.delete(self._name)
             self._is_asked_to_leave = True
 
@@ -233,7 +235,8 @@ class KubernetesJob:
     def _read_ends(self) -> list[str]:
         """Statuses of pods, each once, in the order in which they came."""
         heard = self._ends.read() if self._ends is not None else []
-        return list(dict.fromkeys([*heard, *filter(None, map(describe_pod_end, self._pods))]))
+        seen = [describe_pod_end(pod, self._is_asked_to_leave) for pod in self._pods]
+        return list(dict.fromkeys([*heard, *filter(None, seen)]))
 
     @property
     def _found_api(self) -> KubernetesApi:

@@ -3,6 +3,8 @@
 Invariant: a pod that waits, runs, or ended by itself in good order gives no reason for an end.
 """
 
+import signal
+
 from kubernetes.client import V1ContainerStatus, V1Pod, V1PodCondition
 
 # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
@@ -14,6 +16,7 @@ DISRUPTIONS = {
     "TerminationByKubelet": "its node shut down, or had too little memory or disk",
 }
 OUT_OF_MEMORY = "OOMKilled"
+BY_SIGTERM = 128 + signal.SIGTERM
 
 
 def is_live(pod: V1Pod) -> bool:
@@ -40,8 +43,8 @@ def describe_pod_wait(pod: V1Pod) -> str | None:
     return "not scheduled yet" if pod.spec.node_name is None else "its node prepares it"
 
 
-def describe_pod_end(pod: V1Pod) -> str | None:
-    """Why it ended, or is being ended; None if nothing did that."""
+def describe_pod_end(pod: V1Pod, is_asked_to_leave: bool = False) -> str | None:
+    """Why it ended, or is being ended; None if nothing did that, or only the SIGTERM by which it was asked to leave."""
     where = f"pod {pod.metadata.name} on {pod.spec.node_name or 'no node'}"
     disruption = _condition(pod, "DisruptionTarget")
     if disruption is not None and is_taken_away(pod):
@@ -50,7 +53,8 @@ def describe_pod_end(pod: V1Pod) -> str | None:
     if pod.status.phase == "Failed" and pod.status.reason is not None:
         return f"{where} failed, {_join(pod.status.reason, pod.status.message)}"
     for status in pod.status.container_statuses or []:
-        if (end := _describe_exit(status)) is not None:
+        end = _describe_exit(status)
+        if end is not None and not (is_asked_to_leave and status.state.terminated.exit_code == BY_SIGTERM):
             return f"{where} {end}"
     return None
 

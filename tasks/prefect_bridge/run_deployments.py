@@ -33,6 +33,8 @@ RUN_LABEL = "holdfast.run"
 SLUG = "holdfast"
 AT_A_TIME = 200  # a server gives no more
 SOON_SECONDS = 30.0
+# A worker has started the process of a flow run by then. One whose machine died before it did stays pending for ever.
+PENDING_SECONDS = 60.0
 LATE = "Late"  # by the server's own clock
 WISHES_OF_PEOPLE = (StateType.PAUSED, StateType.CANCELLING, StateType.CANCELLED)
 
@@ -142,9 +144,10 @@ def _read(
 
 def _begins_soon(flow_run: FlowRun) -> bool:
     """Whether it works already, or begins within seconds. By a wrong clock one too many is begun, and skipped."""
-    if flow_run.state is not None and flow_run.state.type != StateType.SCHEDULED:
-        return True
-    return _due(flow_run) <= datetime.now(UTC) + timedelta(seconds=SOON_SECONDS)
+    state, now = flow_run.state, datetime.now(UTC)
+    if state is None or state.type == StateType.SCHEDULED:
+        return _due(flow_run) <= now + timedelta(seconds=SOON_SECONDS)
+    return state.type != StateType.PENDING or now - state.timestamp < timedelta(seconds=PENDING_SECONDS)
 
 
 def _due(flow_run: FlowRun) -> datetime:

@@ -34,6 +34,7 @@ from tasks.prefect_bridge.server import impatient_client
 from tasks.reconciling.looks import SeenRun
 
 DEAD = "The process or its machine was killed, or stood still. The next flow run goes on from the promoted checkpoint."
+TAKEN_UP = "A flow run of its deployment is under way, or begins within seconds."
 LONE_DEAD = (
     "It held no run, and its heartbeats have ended: the process or its machine was killed, or stood still. The next "
     "flow run goes on."
@@ -55,10 +56,12 @@ class Tended:
 class Consequences(Protocol):
     """What a store's watch asks for. All raise `ServerAwayError`."""
 
-    def go_on(self, seen: SeenRun, ids: Sequence[str], is_to_stop: bool) -> str:
+    def go_on(self, seen: SeenRun, ids: Sequence[str], is_to_stop: bool, is_again: bool) -> str:
         """Set the flow runs of a dead holder to crashed, and begin the next one; a sentence on what was done.
 
-        `ids`: those in which the lease was taken. `is_to_stop`: a person has asked for the end of the segment.
+        `ids`: those in which the lease was taken. `is_to_stop`: a person has asked for the end of the segment. If the
+        sentence is `TAKEN_UP`, it is to be asked again: that flow run may have died, too. Then, `is_again`, only the
+        next one is begun: whoever went on with a flow run that was called crashed has called it running since.
         """
 
     def is_taken_up(self, seen: SeenRun) -> bool:
@@ -84,13 +87,13 @@ class PrefectConsequences:
     def __init__(self, tag: str = TAG) -> None:
         self._tag = tag
 
-    def go_on(self, seen: SeenRun, ids: Sequence[str], is_to_stop: bool) -> str:
+    def go_on(self, seen: SeenRun, ids: Sequence[str], is_to_stop: bool, is_again: bool) -> str:
         those = [UUID(id) for id in ids]
         with _asking() as client:
             wish = find_wish(client, those)
             if wish is not None and wish.state is not None:
                 return f"Its flow run {wish.name} is {wish.state.name}, as a person has set it, and stays so."
-            if those:
+            if those and not is_again:
                 close(client, those, DEAD)
             if is_to_stop:
                 return "A person has asked for its end: no flow run is begun."
@@ -132,7 +135,7 @@ class PrefectConsequences:
         if (why := why_nothing_begins(deployment)) is not None:
             return f"No flow run is begun, since {why}."
         if is_under_way(client, deployment):
-            return "A flow run of its deployment is under way, or begins within seconds."
+            return TAKEN_UP
         return f"The next flow run is {begin_next(client, deployment, _key_of_next(seen)).name}."
 
 

@@ -14,7 +14,7 @@ from storage.objects.store import Store
 from storage.segment_notes import find_flow_runs, find_stop
 from tasks.console.announce import announce
 from tasks.reconciling.completions import Completions
-from tasks.reconciling.consequences import Consequences, ServerAwayError
+from tasks.reconciling.consequences import TAKEN_UP, Consequences, ServerAwayError
 from tasks.reconciling.lone_flow_runs import LoneFlowRuns
 from tasks.reconciling.looks import ERRORS_OF_A_RUN, SeenRun, StoreLook, StoreReader, is_refusal
 from tasks.reconciling.noted_runs import NotedRuns
@@ -137,7 +137,9 @@ class StoreWatch:
         if not watched.is_dead:
             self._settled.pop(seen.run, None)
             return pages_of_need(self.store, seen, watched)
-        done = self._settled.get(seen.run) or self._go_on(seen)
+        done = self._settled.get(seen.run)
+        if done is None or done == TAKEN_UP:
+            done = self._go_on(seen, is_again=done is not None) or done
         if done is None:  # a server that is busy may answer at the next look: then the page can say what follows
             if watched.holder is None or watched.holder.seconds < 2 * SILENT_SECONDS:
                 return {}
@@ -150,7 +152,7 @@ class StoreWatch:
                 is_taken_up = True  # not known; that the server is away is a page of its own
         return pages_of_holder(seen, watched, done, is_taken_up)
 
-    def _go_on(self, seen: SeenRun) -> str | None:
+    def _go_on(self, seen: SeenRun, is_again: bool) -> str | None:
         """What was done about a dead holder; None if nothing could be done now."""
         if not self._leadership.still_leads():
             return None
@@ -159,12 +161,13 @@ class StoreWatch:
         stop = find_stop(self.store, seen.run, seen.lease.fence)
         is_to_stop = stop is not None and not stop.is_handed_over
         try:
-            done = self._consequences.go_on(seen, ids, is_to_stop)
+            done = self._consequences.go_on(seen, ids, is_to_stop, is_again)
         except ServerAwayError as error:
             self._said.say("server", f"Prefect's server did not do what follows; it is asked again: {error}")
             return None
         self._said.forget("server")
-        announce(f"{seen.address}: its holder is dead. {done}")
+        if done != self._settled.get(seen.run):
+            announce(f"{seen.address}: its holder is dead. {done}")
         self._settled[seen.run] = done
         return done
 

@@ -17,7 +17,7 @@ from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
 from storage.runs.segments import Heartbeat, write_heartbeat
 from storage.runs.transitions import take_lease
-from tasks.reconciling.consequences import ServerAwayError, Tended
+from tasks.reconciling.consequences import TAKEN_UP, ServerAwayError, Tended
 from tasks.reconciling.looks import SeenRun
 from tasks.reconciling.outbox import Outbox
 from tasks.reconciling.store_watch import StoreWatch
@@ -65,14 +65,19 @@ class NotedPrefect:
     signs: dict[UUID, str] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)  # at the last look
     called_dead: list[UUID] = field(default_factory=list)
+    num_asked_again: int = 0
     is_away: bool = False
+    others_begin: bool = False
     taken_up: bool = False
     has_deployments: bool = True
 
-    def go_on(self, seen: SeenRun, ids: Sequence[str], is_to_stop: bool) -> str:
+    def go_on(self, seen: SeenRun, ids: Sequence[str], is_to_stop: bool, is_again: bool) -> str:
         self._answer()
-        self.gone_on.append((seen.address, list(ids), is_to_stop))
-        return "The next flow run is lucky-otter."
+        if is_again:
+            self.num_asked_again += 1
+        else:
+            self.gone_on.append((seen.address, list(ids), is_to_stop))
+        return TAKEN_UP if self.others_begin else "The next flow run is lucky-otter."
 
     def is_taken_up(self, seen: SeenRun) -> bool:
         self._answer()

@@ -23,13 +23,14 @@ from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
-from prefect.states import Cancelled, Late, Running, Suspended
+from prefect.states import Cancelled, Late, Pending, Running, Suspended
 
 from flows.deploying import run_deployment
 from flows.deploying.run_deployment import ENVIRONMENT, RunDeployment, find_deployment, put_deployment
 from storage.objects.addresses import run_address
 from storage.objects.local_store import LocalStore
 from storage.segment_notes import FlowRunsRecord, write_flow_runs
+from tasks.prefect_bridge import run_deployments
 from tasks.prefect_bridge.notifications import load_notifiers
 from tasks.prefect_bridge.private.server_requests import find_heartbeats
 from tasks.prefect_bridge.run_deployments import is_under_way
@@ -219,6 +220,26 @@ def test_a_dead_run_goes_on_a_complete_one_rests_and_somebody_is_told(
     (told,) = [text for text in texts if "run-dead: dead" in text]
     assert f"{server.store.address}/runs/dead" in told and following.name in told
     assert address not in "".join(server.store.read(key).decode() for key in server.store.list_keys("reconciler/"))
+
+
+def test_a_flow_run_that_a_worker_took_and_never_began_does_not_keep_the_next_one_from_beginning(
+    server: Server, reconciling: Reconciling, webhook: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick that the worker of the dead machine had just taken: it stays pending."""
+    holder = hold(server.store, "dead")
+    server.deploy("dead")
+    held, taken = server.begin("dead", Running()), server.begin("dead", Pending())
+    write_flow_runs(server.store, "dead", holder.fence, FlowRunsRecord(ids=[str(held.id)]))
+    reconciling.look(LOOKS_UNTIL_DEAD + 2)
+    assert [server.state_of(one) for one in (held, taken)] == ["Crashed", "Pending"]
+    assert len(server.flow_runs("dead", is_planned=False)) == 2
+
+    monkeypatch.setattr(run_deployments, "PENDING_SECONDS", 0.0)
+    reconciling.look(3)
+    (following,) = [one for one in server.flow_runs("dead", is_planned=False) if one.id not in (held.id, taken.id)]
+    assert server.state_of(following) == "Scheduled"
+    (text,) = [text for text in webhook[1] if "run-dead: dead" in text and server.store.address in text]
+    assert "is under way, or begins within seconds" in text
 
 
 def test_a_flow_run_that_died_before_it_held_its_run_is_crashed_with_those_within_it_and_none_that_may_live(

@@ -78,6 +78,23 @@ def test_one_that_nobody_goes_on_with_is_told_of_once_more(
     assert person.subjects == ["[warning] run-dead: run", "[critical] run-stuck: run"]
 
 
+def test_one_that_another_flow_run_takes_up_is_looked_after_until_that_one_has(
+    store: LocalStore, make: Callable[[], Watcher], person: Person, prefect: NotedPrefect
+) -> None:
+    """That one may have died with the machine."""
+    hold(store, "run")
+    prefect.others_begin = True
+    watcher = make()
+    watcher.look(LOOKS_UNTIL_DEAD + 3)
+    assert (len(prefect.gone_on), prefect.num_asked_again) == (1, 3)
+    prefect.is_away = True
+    watcher.look(2)
+    prefect.is_away = prefect.others_begin = False
+    watcher.look(3)
+    assert (len(prefect.gone_on), prefect.num_asked_again) == (1, 4)
+    assert person.subjects == ["[warning] run-dead: run"]
+
+
 def test_that_a_person_has_asked_for_the_end_is_handed_on(
     store: LocalStore, make: Callable[[], Watcher], prefect: NotedPrefect
 ) -> None:

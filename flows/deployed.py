@@ -51,7 +51,7 @@ def train_deployed(config: RunConfig, max_segments: int | None) -> State[None]:
 def _will_train(config: RunConfig) -> bool:
     """Whether ranks are likely to be started: not for a run that is complete, nor for one that somebody holds.
 
-    Most ticks of a schedule find one of the two, and loading the libraries of training would be half of their work.
+    Most ticks of a schedule find one of the two, and an agent would load the libraries of training for nothing.
     """
     try:
         head = open_run_paths(config).manifest.find_head()

@@ -178,7 +178,7 @@ class _Start:
                     self._fail(f"{name} ended with exit code {process.returncode} while {what} was waited for")
             if time.monotonic() >= self._deadline:
                 self._fail(f"{what} was waited for until {START_SECONDS:.0f} s had passed")
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)  # no daemon signals that it answers
         return found
 
     def _fail(self, what: str) -> NoReturn:

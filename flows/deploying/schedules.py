@@ -21,7 +21,10 @@ MOST_FIELDS = 5
 
 
 def make_schedule(cron: str | None, run: str) -> Schedule:
-    """The schedule of the deployment of a run, by the run's address. Raises `ConfigurationError` if `cron` is no such line."""
+    """The schedule of the deployment of a run, by the run's address.
+
+    Raises `ConfigurationError` if `cron` is no such line.
+    """
     if cron is None:
         # A tick is a process that starts. Those of fifty runs in one second are more than a server answers in time.
         second = int(hashlib.sha256(run.encode()).hexdigest(), 16) % int(INTERVAL.total_seconds())
